@@ -43,9 +43,9 @@ class ColumnKind:
     versions: tuple[str, ...] = ALL_VERSIONS
     metadata: dict[str, str] = field(default_factory=dict)
 
-    def num_rows(self, wanted: int) -> int:
+    def num_rows(self, requested: int) -> int:
         """Return how many rows are measured, given the requested number."""
-        return min(wanted, max(1, MAX_BYTES // self.bytes_per_row))
+        return min(requested, max(1, MAX_BYTES // self.bytes_per_row))
 
     def table(self, num_rows: int) -> pa.Table:
         """Return a table of this one column; always the same."""
@@ -85,17 +85,17 @@ def _texts(count: int, random: Random, words: tuple[int, int]) -> pa.Array:
     lengths = random.integers(*words, count)
     starts = random.integers(0, len(text) - words[1], count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
-    return _strings(offsets, text[places])
+    positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
+    return _strings(offsets, text[positions])
 
 
 def _codes(count: int, random: Random) -> pa.Array:
-    words = pa.array([f"category number {place}" for place in range(50)])
+    words = pa.array([f"category number {number}" for number in range(50)])
     return words.take(pa.array(random.integers(0, 50, count)))
 
 
 def _coded(count: int, random: Random) -> pa.Array:
-    words = pa.array([f"category number {place}" for place in range(50)])
+    words = pa.array([f"category number {number}" for number in range(50)])
     return pa.DictionaryArray.from_arrays(random.integers(0, 50, count, np.int32), words)
 
 

@@ -42,10 +42,10 @@ class Embedding:
     def __call__(self, batch: pa.RecordBatch) -> np.ndarray:
         """Return (n, dimension) f32."""
         end = time.perf_counter() + self.micros * batch.num_rows / 1e6
-        made = np.stack([self._vector(text) for text in batch["text"].to_pylist()])
+        vectors = np.stack([self._vector(text) for text in batch["text"].to_pylist()])
         while time.perf_counter() < end:
             pass
-        return made
+        return vectors
 
     def _vector(self, text: str) -> np.ndarray:
         return np.sum([self._word(part) for part in text.split()], axis=0)
@@ -102,8 +102,8 @@ def main() -> None:
     num_changed = max(int(arguments.rows * arguments.percent / 100), 1)
 
     def declared(uri: str, version: str) -> Derivation:
-        given: dict[str, Any] = {"function_version": version, "batch_rows": 4096}
-        return derive(uri, outputs, function, "text", **given)
+        options: dict[str, Any] = {"function_version": version, "batch_rows": 4096}
+        return derive(uri, outputs, function, "text", **options)
 
     with tempfile.TemporaryDirectory() as folder:
         uri = f"{folder}/texts.lance"

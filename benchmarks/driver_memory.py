@@ -115,9 +115,9 @@ def on_fragments(folder: Path, rows: int, row_bytes: int) -> None:
     }
     for name, act in acts.items():
         began = time.perf_counter()
-        made = act()
-        if isinstance(made, lance_stream.Dataset):
-            ds = made
+        result = act()
+        if isinstance(result, lance_stream.Dataset):
+            ds = result
         note(f"{name}, {rows:,} fragments", time.perf_counter() - began)
 
 
@@ -152,12 +152,12 @@ def main() -> None:
     parser.add_argument("--row-bytes", type=int)
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.only is not None:
-        CASES[asked.only](asked.folder, asked.rows, asked.row_bytes)
+    arguments = parser.parse_args()
+    if arguments.only is not None:
+        CASES[arguments.only](arguments.folder, arguments.rows, arguments.row_bytes)
         return
-    for case in asked.cases or CASES:
-        for row in run(case, asked.rows, asked.row_bytes):
+    for case in arguments.cases or CASES:
+        for row in run(case, arguments.rows, arguments.row_bytes):
             print(
                 f"{case:10} {row['what']:45} {row['seconds']:7.1f} s   "
                 f"Python {row['python']:6.0f} MB   Java {row['java']:6.0f} MB   "

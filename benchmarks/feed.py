@@ -64,8 +64,8 @@ def make_upserted(uri: str, num_rows: int, pieces: int = 4) -> None:
 def delete_some(uri: str, num_rows: int) -> None:
     """Delete rows at random places."""
     chosen = np.random.default_rng(2).choice(num_rows, DELETES, replace=False)
-    dead = ", ".join(map(str, chosen))
-    lance_stream.open_dataset(uri).delete(f"id IN ({dead})")
+    ids = ", ".join(map(str, chosen))
+    lance_stream.open_dataset(uri).delete(f"id IN ({ids})")
 
 
 def our_feed(uri: str, versions: int, pre_images: bool) -> int:
@@ -106,9 +106,9 @@ def compare_with_pylance(folder: Path, num_rows: int, rounds: int) -> None:
     print(f"  ours takes {ratio:.2f} x pylance's time; target {MOST_TIMES_PYLANCE}: {verdict}")
 
 
-def _check(found: int, expected: int) -> None:
-    if found != expected:
-        raise RuntimeError(f"the feed has {found} changes, not {expected}")
+def _check(num_changes: int, expected: int) -> None:
+    if num_changes != expected:
+        raise RuntimeError(f"the feed has {num_changes} changes, not {expected}")
 
 
 def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
@@ -128,14 +128,14 @@ def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
         table = table.append(some(0, 1_000_000))
         opened = open_newest(uri)
         target = write_target(opened)
-        made = [
+        new_fragments = [
             write_fragment
-            for place in range(number)
+            for index in range(number)
             for write_fragment in write_fragments(
-                some(10_000_000 + place * size, size).to_batches(), target
+                some(10_000_000 + index * size, size).to_batches(), target
             )
         ]
-        append_fragments(opened, made)
+        append_fragments(opened, new_fragments)
         ids = np.random.default_rng(2).choice(1_000_000, changed, replace=False)
         rows = pa.table([ids, np.ones(changed)], schema=schema)
         lance_stream.open_dataset(uri).upsert(rows, on="id")
@@ -229,14 +229,14 @@ def main() -> None:
     parser.add_argument("--fragments", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--versions", type=int, nargs="+", default=[100, 10_000])
     parser.add_argument("--no-spark", action="store_true", help="leave out parquet")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
     try:
-        compare_with_pylance(folder, asked.rows, asked.rounds)
-        measure_growth(folder, sorted(asked.fragments), asked.rounds)
-        measure_history(folder, sorted(asked.versions), asked.rounds)
-        if not asked.no_spark:
-            compare_with_parquet(folder, asked.rows, asked.rounds)
+        compare_with_pylance(folder, arguments.rows, arguments.rounds)
+        measure_growth(folder, sorted(arguments.fragments), arguments.rounds)
+        measure_history(folder, sorted(arguments.versions), arguments.rounds)
+        if not arguments.no_spark:
+            compare_with_parquet(folder, arguments.rows, arguments.rounds)
     finally:
         shutil.rmtree(folder)
 

@@ -55,8 +55,8 @@ AIMS: Final = {
 }
 """The target ratio of speed for each group of kinds."""
 
-_kept: Final = ExitStack()
-"""Holds for as long as the process."""
+_resources: Final = ExitStack()
+"""Open until the process ends."""
 
 MEAN_AIM: Final = 1.0
 SIZE_AIM: Final = 1.05
@@ -99,17 +99,17 @@ def table_of(kind: str, num_rows: int) -> pa.Table:
 
 
 @cache
-def places_of(num_rows: int) -> list[int]:
+def sample_offsets(num_rows: int) -> list[int]:
     """Return the rows that are taken."""
-    wanted = min(ROWS_TAKEN, num_rows)
-    places: list[int] = np.random.default_rng(1).choice(num_rows, wanted, replace=False).tolist()
-    return sorted(places)
+    count = min(ROWS_TAKEN, num_rows)
+    offsets: list[int] = np.random.default_rng(1).choice(num_rows, count, replace=False).tolist()
+    return sorted(offsets)
 
 
 def set_loops(choice: str) -> None:
     """Load the compiled loops before anything is timed, or make sure that none are used."""
     if choice == "never":
-        _kept.enter_context(loops.replaced(None))
+        _resources.enter_context(loops.replaced(None))
     elif loops.get() is None and choice == "always":
         raise RuntimeError("the compiled loops need numba: pip install 'lance-stream[fast]'")
 
@@ -154,19 +154,19 @@ def pylance_reads(uri: str, num_rows: int) -> None:
 
 def we_take(uri: str, num_rows: int) -> None:
     """Take some rows with lance-stream."""
-    places = places_of(num_rows)
-    _check(lance_stream.open_dataset(uri).take(row_offsets=places).num_rows, len(places))
+    offsets = sample_offsets(num_rows)
+    _check(lance_stream.open_dataset(uri).take(row_offsets=offsets).num_rows, len(offsets))
 
 
 def pylance_takes(uri: str, num_rows: int) -> None:
     """Take some rows with pylance."""
-    places = places_of(num_rows)
-    _check(lance.dataset(uri).take(places).num_rows, len(places))
+    offsets = sample_offsets(num_rows)
+    _check(lance.dataset(uri).take(offsets).num_rows, len(offsets))
 
 
-def _check(found: int, expected: int) -> None:
-    if found != expected:
-        raise RuntimeError(f"{found} rows instead of {expected}")
+def _check(num_rows: int, expected: int) -> None:
+    if num_rows != expected:
+        raise RuntimeError(f"{num_rows} rows instead of {expected}")
 
 
 def measure(
@@ -273,16 +273,16 @@ def main() -> None:
     print("speed of ours over pylance's, above 1 we are faster; size of ours over theirs\n")
     print(f"{'':15} {'':3} {'rows':>9}" + "".join(f"{number:>11} " for number in MEASURES))
     with (
-        tempfile.TemporaryDirectory(prefix="lance-stream-", dir=arguments.folder) as made,
+        tempfile.TemporaryDirectory(prefix="lance-stream-", dir=arguments.folder) as root,
         Worker(clock) as we,
         Worker(clock) as pylance,
     ):
         we.seconds(set_loops, arguments.loops or "if installed")
-        workers, folder = (we, pylance), Path(made)
-        for wanted in arguments.rows:
+        workers, folder = (we, pylance), Path(root)
+        for requested in arguments.rows:
             cells = []
             for kind in arguments.kinds:
-                num_rows = KINDS[kind].num_rows(wanted)
+                num_rows = KINDS[kind].num_rows(requested)
                 for version in arguments.versions:
                     if version in KINDS[kind].versions:
                         cell = measure(kind, version, num_rows, arguments.turns, workers, folder)

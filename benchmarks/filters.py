@@ -101,9 +101,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--fragments", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-stream-") as folder:
-        uris = make(Path(folder), asked.rows, asked.fragments)
+        uris = make(Path(folder), arguments.rows, arguments.fragments)
         opens: list[Callable[[], Any]] = [
             *(lambda uri=uri: lance_stream.open_dataset(uri) for uri in uris),
             *(lambda uri=uri: lance.dataset(uri) for uri in uris),
@@ -114,18 +114,18 @@ def main() -> None:
             + "".join(f"{contender.replace('pylance', 'its'):>12}" for contender in CONTENDERS)
             + f"{'with/pylance':>13}{'with/without':>13}"
         )
-        for name, condition in questions(asked.rows).items():
+        for name, condition in questions(arguments.rows).items():
             ways = {
                 contender: lambda ds=ds, condition=condition: ds.to_table(COLUMNS, filter=condition)
                 for contender, ds in zip(CONTENDERS, open_tables, strict=True)
             }
-            show(name, measure(ways, asked.rounds))
-        condition = questions(asked.rows)["one key"]
+            show(name, measure(ways, arguments.rounds))
+        condition = questions(arguments.rows)["one key"]
         ways = {
             contender: lambda make=make: make().to_table(COLUMNS, filter=condition)
             for contender, make in zip(CONTENDERS, opens, strict=True)
         }
-        show("one key, opened anew", measure(ways, asked.rounds))
+        show("one key, opened anew", measure(ways, arguments.rounds))
 
 
 if __name__ == "__main__":

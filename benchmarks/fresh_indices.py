@@ -44,7 +44,7 @@ NOT_COUNTED = 5
 SEARCHES = 40
 WORDS_OF_TEXT = 12
 NUM_WORDS = 5000
-WORDS_ASKED = range(20, 60)
+QUERY_WORDS = range(20, 60)
 """Of middling frequency."""
 
 
@@ -110,14 +110,14 @@ def index(uri: str, num_rows: int, num_dimensions: int) -> None:
 
 def searches(rows: Rows) -> dict[str, Callable[[Any, int], pa.Table]]:
     """Return what is searched for, by kind: functions of a dataset and the search's number."""
-    asked = rows.vectors(SEARCHES)
+    queries = rows.vectors(SEARCHES)
 
     def nearest(ds: Any, number: int) -> pa.Table:
-        query = {"column": "v", "q": asked[number % SEARCHES], "k": 10, "nprobes": 20}
+        query = {"column": "v", "q": queries[number % SEARCHES], "k": 10, "nprobes": 20}
         return ds.to_table(["id"], nearest=query)
 
     def text(ds: Any, number: int) -> pa.Table:
-        word = f"word{WORDS_ASKED[number % len(WORDS_ASKED)]}"
+        word = f"word{QUERY_WORDS[number % len(QUERY_WORDS)]}"
         return ds.to_table(["id"], full_text_query=word, limit=10)
 
     return {"vector": nearest, "text": text}
@@ -126,7 +126,7 @@ def searches(rows: Rows) -> dict[str, Callable[[Any, int], pa.Table]]:
 def time_searches(uri: str, rows_of: Rows) -> dict[str, float]:
     """Return the median seconds of each kind of search, in a dataset that has been searched."""
     ds = lance.dataset(uri)
-    found = {}
+    medians = {}
     for kind, search in searches(rows_of).items():
         for number in range(SEARCHES):
             search(ds, number)
@@ -135,8 +135,8 @@ def time_searches(uri: str, rows_of: Rows) -> dict[str, float]:
             begin = time.perf_counter()
             search(ds, number)
             seconds.append(time.perf_counter() - begin)
-        found[kind] = statistics.median(seconds)
-    return found
+        medians[kind] = statistics.median(seconds)
+    return medians
 
 
 def missing_of(uri: str) -> float:
@@ -169,15 +169,15 @@ def upsert_all(
     side.rounds += operations.count("CreateIndex") - 2
 
 
-def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measure both sides, and return all figures."""
-    rows = Rows(asked.dimensions)
+    rows = Rows(arguments.dimensions)
     origin = str(folder / "origin")
-    lance_stream.create_dataset(origin, rows.of(np.arange(asked.rows)), primary_key=["id"])
-    index(origin, asked.rows, asked.dimensions)
+    lance_stream.create_dataset(origin, rows.of(np.arange(arguments.rows)), primary_key=["id"])
+    index(origin, arguments.rows, arguments.dimensions)
     files = []
-    for number in range(asked.batches):
-        keys = rows.dice.choice(asked.rows, asked.changes, replace=False)
+    for number in range(arguments.batches):
+        keys = rows.dice.choice(arguments.rows, arguments.changes, replace=False)
         files.append(folder / f"batch-{number}.parquet")
         pq.write_table(rows.of(keys), files[-1])
     before = time_searches(origin, rows)
@@ -187,28 +187,28 @@ def measure(asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
         warm = str(folder / "warm")
         shutil.copytree(origin, warm)
         upsert_all(warm, files[: NOT_COUNTED + 1], Side(), spark, 0.0)
-        for turn in range(asked.turns):
+        for turn in range(arguments.turns):
             for name, side in sides.items():
                 uri = str(folder / name)
                 shutil.rmtree(uri, ignore_errors=True)
                 shutil.copytree(origin, uri)
                 how = {"keep_indices_fresh": True} if name == "with" else {}
-                upsert_all(uri, files, side, spark, asked.seconds_between, **how)
+                upsert_all(uri, files, side, spark, arguments.seconds_between, **how)
                 print(f"turn {turn + 1}: {name} done", flush=True)
     finally:
         spark.stop()
     fresh = str(folder / "fresh")
     shutil.copytree(folder / "with", fresh)
-    index(fresh, asked.rows, asked.dimensions)
+    index(fresh, arguments.rows, arguments.dimensions)
     timed = partial(time_searches, rows_of=rows)
     for name, side in sides.items():
         side.search_seconds = timed(str(folder / name))
     return {"before": before, "fresh": timed(fresh), **sides}
 
 
-def show(found: dict[str, Any]) -> None:
+def show(figures: dict[str, Any]) -> None:
     """Print the figures and their ratios."""
-    without, fresh = found["without"], found["with"]
+    without, fresh = figures["without"], figures["with"]
     for kind, of in (("median", statistics.median), ("mean", statistics.fmean)):
         ours, plain = of(fresh.seconds), of(without.seconds)
         print(
@@ -217,8 +217,8 @@ def show(found: dict[str, Any]) -> None:
         )
     print(f"not covered     without {without.missing:.1%}   with {fresh.missing:.1%}", end="")
     print(f"   after {fresh.wait_seconds:.1f} s of waiting {fresh.missing_later:.1%}")
-    for kind, new in found["fresh"].items():
-        sides = (found["before"], without.search_seconds, fresh.search_seconds)
+    for kind, new in figures["fresh"].items():
+        sides = (figures["before"], without.search_seconds, fresh.search_seconds)
         old, plain, ours = (side[kind] for side in sides)
         print(
             f"{kind + ' search':15} before {old * 1000:6.1f} ms   without {plain * 1000:6.1f} ms   "
@@ -238,12 +238,12 @@ def main() -> None:
     parser.add_argument("--seconds-between", type=float, default=0.0)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-stream-bench-") as folder:
-        found = measure(asked, Path(folder))
-    show(found)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(found, default=vars))
+        figures = measure(arguments, Path(folder))
+    show(figures)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(figures, default=vars))
 
 
 if __name__ == "__main__":

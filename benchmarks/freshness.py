@@ -135,14 +135,18 @@ def feed_of(contender: Contender, spark: SparkSession) -> DataFrame:
 
 
 def measure(
-    contender: Contender, verb: str, spark: SparkSession, folder: Path, asked: argparse.Namespace
+    contender: Contender,
+    verb: str,
+    spark: SparkSession,
+    folder: Path,
+    arguments: argparse.Namespace,
 ) -> Ages:
     """Run both queries side by side, and return the ages of the rows."""
     contender.begin_table(spark)
     if isinstance(contender, Ours):  # the others have created a table
         lance_stream.create_dataset(contender.target, OUR_SCHEMA, primary_key=["id"])
     arrivals = Arrivals()
-    rows = source_rows(spark, asked.rows, asked.keys if verb == "upsert" else None)
+    rows = source_rows(spark, arguments.rows, arguments.keys if verb == "upsert" else None)
     checkpoints = Path(tempfile.mkdtemp(dir=folder))
     started: list[Any] = []
     try:
@@ -156,11 +160,15 @@ def measure(
             wait(started, lambda query=query: has_begun(query), MOST_TO_BEGIN)
         wait(started, lambda: bool(arrivals.batches), MOST_TO_BEGIN)
         begin = time.time() + WARM_UP
-        wait(started, lambda: time.time() >= begin + asked.seconds, WARM_UP + asked.seconds + 1)
+        wait(
+            started,
+            lambda: time.time() >= begin + arguments.seconds,
+            WARM_UP + arguments.seconds + 1,
+        )
     finally:
-        for span in reversed(started):
-            span.stop()
-    return arrivals.ages(begin, asked.rows)
+        for query in reversed(started):
+            query.stop()
+    return arrivals.ages(begin, arguments.rows)
 
 
 def has_begun(query: Any) -> bool:
@@ -180,36 +188,36 @@ def wait(queries: list[Any], done: Callable[[], bool], most_seconds: float) -> N
         time.sleep(0.2)
 
 
-def run(asked: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def run(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Measure each contender in a process of its own; return its ages by verb.
 
     A process has one Java, which loads only the packages that its first session asks for.
     """
-    kinds = [entry for entry in (Ours, Delta, Iceberg) if entry.name in asked.names]
+    kinds = [entry for entry in (Ours, Delta, Iceberg) if entry.name in arguments.names]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as processes:
-        return {kind.name: processes.submit(run_one, kind, asked).result() for kind in kinds}
+        return {kind.name: processes.submit(run_one, kind, arguments).result() for kind in kinds}
 
 
-def run_one(kind: type[Contender], asked: argparse.Namespace) -> dict[str, Any]:
+def run_one(kind: type[Contender], arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure a contender; return its ages by verb."""
-    found: dict[str, Any] = {}
+    ages_by_verb: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="lance-stream-bench-") as name:
         folder = Path(name)
-        more = PLAIN_CHECKPOINTS if asked.plain_checkpoints else {}
-        spark = make_session([kind], folder, memory=asked.memory, more=more)
+        more = PLAIN_CHECKPOINTS if arguments.plain_checkpoints else {}
+        spark = make_session([kind], folder, memory=arguments.memory, more=more)
         try:
-            for verb in asked.verbs:
+            for verb in arguments.verbs:
                 if verb == "upsert" and kind is Iceberg:
                     continue
                 tables = folder / verb  # a verb finds none of another's tables and checkpoints
                 tables.mkdir()
-                ages = measure(kind(tables), verb, spark, tables, asked)
-                found[verb] = asdict(ages)
+                ages = measure(kind(tables), verb, spark, tables, arguments)
+                ages_by_verb[verb] = asdict(ages)
                 print(_line(kind.name, verb, ages), flush=True)
         finally:
             spark.stop()
-    return found
+    return ages_by_verb
 
 
 def _line(name: str, verb: str, ages: Ages) -> str:
@@ -231,11 +239,13 @@ def main() -> None:
     parser.add_argument("--memory", default="4g")
     parser.add_argument("--plain-checkpoints", action="store_true")
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
-    print(f"PySpark {pyspark.__version__}, {asked.rows:,} rows a second, {asked.seconds:g} s")
-    found = run(asked)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=2))
+    arguments = parser.parse_args()
+    print(
+        f"PySpark {pyspark.__version__}, {arguments.rows:,} rows a second, {arguments.seconds:g} s"
+    )
+    ages = run(arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(ages, indent=2))
 
 
 if __name__ == "__main__":

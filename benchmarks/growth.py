@@ -57,14 +57,14 @@ def make_table(folder: Path, fragments: int) -> None:
     """Make a table of many fragments, in one version."""
     table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
-    made = [
+    new_fragments = [
         write_fragment
-        for place in range(fragments)
+        for index in range(fragments)
         for write_fragment in write_fragments(
-            rows_from(place * ROWS_PER_FRAGMENT, ROWS_PER_FRAGMENT).to_batches(), target
+            rows_from(index * ROWS_PER_FRAGMENT, ROWS_PER_FRAGMENT).to_batches(), target
         )
     ]
-    append_fragments(table, made)
+    append_fragments(table, new_fragments)
 
 
 class Contender:
@@ -111,10 +111,10 @@ class Ours(Contender):
     def prepare_commit(self) -> Callable[[], object]:
         """Return what commits rows that are written."""
         table = open_newest(self.uri)
-        made = write_fragments(self.next_rows(ROWS).to_batches(), write_target(table))
+        fragments = write_fragments(self.next_rows(ROWS).to_batches(), write_target(table))
         self.batch_id += 1
         batch = PendingBatch.of("growth", self.batch_id, "query")
-        return lambda: append_fragments(open_newest(self.uri), made, batch)
+        return lambda: append_fragments(open_newest(self.uri), fragments, batch)
 
     def prepare_bytes(self) -> Callable[[], object]:
         """Return what writes a file of the manifest's size."""
@@ -141,8 +141,8 @@ class Pylance(Contender):
 
     def prepare_commit(self) -> Callable[[], object]:
         """Return what commits rows that are written."""
-        made = lance.fragment.write_fragments(self.next_rows(ROWS), self.uri)
-        operation = lance.LanceOperation.Append(made)
+        fragments = lance.fragment.write_fragments(self.next_rows(ROWS), self.uri)
+        operation = lance.LanceOperation.Append(fragments)
 
         def commit() -> None:
             dataset = lance.dataset(self.uri)
@@ -207,9 +207,9 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
             if counted >= 0:
                 seconds[part, name, size].append(time.perf_counter() - start)
     for (name, size), contender in contenders.items():
-        found = lance_stream.open_dataset(contender.uri).count_rows()
-        if found != contender.num_rows:
-            sys.exit(f"{name} has {found} rows in the table of {size}, not {contender.num_rows}")
+        num_rows = lance_stream.open_dataset(contender.uri).count_rows()
+        if num_rows != contender.num_rows:
+            sys.exit(f"{name} has {num_rows} rows in the table of {size}, not {contender.num_rows}")
     return seconds
 
 
@@ -227,8 +227,8 @@ def report(seconds: Seconds, sizes: list[int]) -> None:
         if part == "bytes":
             continue
         low, high = medians[part, name, few], medians[part, name, many]
-        own = f"{(high - more) / low:.2f} x without the manifest's bytes"
-        print(f"  {part + ', ' + name:28}{high / low:6.2f} x, {own}")
+        growth = f"{(high - more) / low:.2f} x without the manifest's bytes"
+        print(f"  {part + ', ' + name:28}{high / low:6.2f} x, {growth}")
     ratio = (medians["commit", "ours", many] - more) / medians["commit", "ours", few]
     print(f"\n  commit: {ratio:.2f} x; target: below {TARGET}")
 

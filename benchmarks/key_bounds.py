@@ -32,12 +32,12 @@ def make_table(folder: Path, fragments: int, rows: int) -> None:
     """Create a table of this many fragments in one version, and store their bounds by an upsert."""
     table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
-    made = [
+    new_fragments = [
         fragment
         for number in range(fragments)
         for fragment in write_fragments(_rows(number * rows, rows).to_reader(), target)
     ]
-    append_fragments(table, made)
+    append_fragments(table, new_fragments)
     upsert(folder)
 
 
@@ -81,15 +81,16 @@ def main() -> None:
     for fragments in arguments.fragments:
         with tempfile.TemporaryDirectory() as name:
             work = Path(name)
-            made = work / "table.lance"
-            make_table(made, fragments, arguments.rows)
+            table = work / "table.lance"
+            make_table(table, fragments, arguments.rows)
             times: dict[bool, list[float]] = {True: [], False: []}
             for _ in range(arguments.rounds):
                 for with_bounds in times:
-                    times[with_bounds].append(measure(made, work, with_bounds))
-            known, unknown = (1000 * statistics.median(times[flag]) for flag in (True, False))
+                    times[with_bounds].append(measure(table, work, with_bounds))
+            ms_with, ms_without = (1000 * statistics.median(times[flag]) for flag in (True, False))
             rows = fragments * arguments.rows
-            print(f"{fragments:9} {rows:11,} {known:16.0f} {unknown:12.0f} {unknown / known:7.1f}")
+            ratio = ms_without / ms_with
+            print(f"{fragments:9} {rows:11,} {ms_with:16.0f} {ms_without:12.0f} {ratio:7.1f}")
 
 
 if __name__ == "__main__":

@@ -77,12 +77,12 @@ def make_table(folder: Path, millions: int) -> None:
     """Create a table of so many fragments, in one version."""
     table = create_table(plan_table(str(folder), SCHEMA, primary_key=["id"]))
     target = write_target(table)
-    made = []
+    fragments = []
     for number in range(millions):
         first = number * ROWS_OF_FRAGMENT
         rows = rows_of(np.arange(first, first + ROWS_OF_FRAGMENT), 0.0)
-        made += write_fragments(rows.to_batches(), target)
-    append_fragments(table, made)
+        fragments += write_fragments(rows.to_batches(), target)
+    append_fragments(table, fragments)
 
 
 class Table:
@@ -121,21 +121,21 @@ def measure(folder: Path, millions: list[int], rounds: int, keys: int) -> None:
     for number, value in enumerate(built, 1):
         print(f"{f'batch {number}':34}" + "".join(f"{one:12.3f}" for one in value), flush=True)
     times = [[table.upsert() for table in tables] for _ in range(rounds)]
-    medians = [statistics.median(cpu for cpu, _ in own) for own in zip(*times, strict=True)]
-    walls = [statistics.median(wall for _, wall in own) for own in zip(*times, strict=True)]
+    medians = [statistics.median(cpu for cpu, _ in runs) for runs in zip(*times, strict=True)]
+    walls = [statistics.median(wall for _, wall in runs) for runs in zip(*times, strict=True)]
     _show("running: CPU of a batch", medians)
     _show("running: time of a batch", walls)
     for table in tables:
-        known = key_index.key_index_of(table.ds.table, ["id"])
+        table_index = key_index.key_index_of(table.ds.table, ["id"])
         index = sum(path.stat().st_size for path in (folder / str(table.millions)).rglob("*.keys"))
-        print(f"  {table.millions} M: {known.num_saved_runs} runs, {index / 1e6:,.0f} MB")
+        print(f"  {table.millions} M: {table_index.num_saved_runs} runs, {index / 1e6:,.0f} MB")
     first: list[list[float]] = [[] for _ in tables]
     for number in range(max(rounds // 2, 3)):
-        for own, table in zip(first, tables, strict=True):
+        for seconds, table in zip(first, tables, strict=True):
             command = [sys.executable, "-m", "benchmarks.key_index", "--first"]
             command += [str(folder / str(table.millions)), str(table.millions), str(keys)]
             command += [str(number)]
-            own.append(float(subprocess.run(command, check=True, capture_output=True).stdout))
+            seconds.append(float(subprocess.run(command, check=True, capture_output=True).stdout))
     _show("first batch of a process: CPU", [statistics.median(value) for value in first])
 
 
@@ -213,12 +213,12 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
     free = shutil.disk_usage(folder).free
     most = max(1, min(-(-fragments // per_run), int(free * 0.05) // (per_run * 2 * 16_000_000)))
     for number in range(most):
-        own = min(per_run, fragments - number * per_run) * ROWS_OF_FRAGMENT
-        words = np.sort(dice.integers(0, 1 << 64, own, dtype=np.uint64))
-        others = dice.integers(0, 1 << 32, own, dtype=np.uint32)
-        rows = dice.permutation(own).astype(np.uint32)
-        place = FileColumn(number.to_bytes(16, "big"), 0)
-        files = [CoveredFile((place,), own)]
+        num_rows = min(per_run, fragments - number * per_run) * ROWS_OF_FRAGMENT
+        words = np.sort(dice.integers(0, 1 << 64, num_rows, dtype=np.uint64))
+        others = dice.integers(0, 1 << 32, num_rows, dtype=np.uint32)
+        rows = dice.permutation(num_rows).astype(np.uint32)
+        column = FileColumn(number.to_bytes(16, "big"), 0)
+        files = [CoveredFile((column,), num_rows)]
         run = run_files.write_run(
             store, columns, files, [RenumberedKeys(Keys(words, others, rows), None)]
         )
@@ -227,17 +227,17 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         runs.append((run, words, others))
     repeats = -(-fragments // per_run) / most
     for _ in range(3):
-        wanted = dice.integers(0, 1 << 64, keys, dtype=np.uint64)
+        query = dice.integers(0, 1 << 64, keys, dtype=np.uint64)
         run, words, _ = runs[int(dice.integers(len(runs)))]
         some = dice.integers(0, len(words), keys // 2)
-        wanted[: keys // 2] = words[some]
-        wanted.sort()
+        query[: keys // 2] = words[some]
+        query.sort()
         cpu = time.process_time()
-        found = 0
+        num_matches = 0
         for number in range(round(most * repeats)):
-            found += len(runs[number % most][0].find(store, wanted).which)
+            num_matches += len(runs[number % most][0].find(store, query).which)
         cpu = time.process_time() - cpu
-        assert found >= keys // 2
+        assert num_matches >= keys // 2
         print(
             f"{keys:,} keys in {round(most * repeats)} runs of {fragments:,} million rows "
             f"({most} of them different): {cpu:.2f} s of CPU",

@@ -73,25 +73,26 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=2)
     parser.add_argument("--batches", type=int, default=30)
     parser.add_argument("--postgresql", help="the URL of a database")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        options = {"manifest_store": given.postgresql or f"sqlite://{folder}/manifests.db"}
+        options = {"manifest_store": arguments.postgresql or f"sqlite://{folder}/manifests.db"}
         uris = {
-            way: [str(Path(folder, f"{way} {number}")) for number in range(given.tables)]
+            way: [str(Path(folder, f"{way} {number}")) for number in range(arguments.tables)]
             for way in WAYS
         }
         for value in (uri for of_way in uris.values() for uri in of_way):
             lance_stream.create_dataset(value, ROWS.schema, storage_options=options)
-        for batch_id in range(given.batches):
+        for batch_id in range(arguments.batches):
             for way, commit in WAYS.items():
                 begin, begin_cpu = time.perf_counter(), time.process_time()
                 commit(uris[way], options, batch_id)
                 seconds[way].append(time.perf_counter() - begin)
                 cpu[way].append(time.process_time() - begin_cpu)
-    where = "PostgreSQL" if given.postgresql else "SQLite"
-    print(f"{given.batches} batches of 10 rows into {given.tables} tables; versions in {where}")
+    where = "PostgreSQL" if arguments.postgresql else "SQLite"
+    num_batches, num_tables = arguments.batches, arguments.tables
+    print(f"{num_batches} batches of 10 rows into {num_tables} tables; versions in {where}")
     for way in WAYS:
         print(
             f"{way:14} {1000 * statistics.median(seconds[way]):8.1f} ms "

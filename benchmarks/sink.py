@@ -72,7 +72,7 @@ def report(figures: Figures, workload: Workload) -> None:
             aim = "" if target is None else f"   target {target}"
             first = f"   the first {times[name][0] * 1000:.0f} ms" if verb == "feed" else ""
             print(f"  {name:16} {median * 1000:8.0f} ms   {median / ours:6.2f}{aim}{first}")
-        phases = figures.settled_phases(verb).items()
+        phases = figures.median_phases(verb).items()
         parts = ", ".join(f"{name} {seconds * 1000:.0f} ms" for name, seconds in phases)
         if parts:
             print(f"  of ours: {parts}")
@@ -95,19 +95,19 @@ def main() -> None:
         default=[Ours.name, WithoutDigest.name, "pylance", "parquet", "noop"],
     )
     parser.add_argument("--json", type=Path, help="write the seconds to this file")
-    asked = parser.parse_args()
-    upserts = asked.upserts if asked.table_rows else 0
-    workload = Workload(asked.table_rows, asked.rows, asked.appends, upserts)
+    arguments = parser.parse_args()
+    upserts = arguments.upserts if arguments.table_rows else 0
+    workload = Workload(arguments.table_rows, arguments.rows, arguments.appends, upserts)
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
     try:
         figures = measure(
-            asked.names, workload, loads=asked.loads, memory=asked.memory, folder=folder
+            arguments.names, workload, loads=arguments.loads, memory=arguments.memory, folder=folder
         )
     finally:
         shutil.rmtree(folder)
     report(figures, workload)
-    if asked.json:
-        asked.json.write_text(json.dumps({"pyspark": pyspark.__version__, **asdict(figures)}))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"pyspark": pyspark.__version__, **asdict(figures)}))
 
 
 if __name__ == "__main__":

@@ -76,14 +76,14 @@ def batch_of(
     dice: np.random.Generator, number: int, num_changes: int, num_rows: int, *, is_late: bool
 ) -> pa.Table:
     """Return the changes of a batch, numbered from 1."""
-    own = np.full(num_changes, number)
+    sequence = np.full(num_changes, number)
     keys = dice.choice(num_rows, num_changes, replace=False)
     return pa.table(
         {
             "id": keys,
             "city": _texts(f"new {number}", keys % 89),
             "status": _texts("", keys % 5),
-            "seq": dice.integers(1, number + 1, num_changes) if is_late else own,
+            "seq": dice.integers(1, number + 1, num_changes) if is_late else sequence,
             "op": np.where(np.arange(num_changes) % 20, "u", "d"),
         }
     )

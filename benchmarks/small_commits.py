@@ -71,13 +71,13 @@ CONTENDERS = (*MODES, "pylance", BARE)
 
 def rows(columns: int, first: int, count: int = ROWS) -> pa.Table:
     """Return rows with ascending ids, a name, and numbers."""
-    made: dict[str, object] = {
+    arrays: dict[str, object] = {
         "id": np.arange(first, first + count),
         "name": [f"name {number}" for number in range(first, first + count)],
     }
-    for place in range(2, columns):
-        made[f"c{place}"] = np.arange(count) * 0.5 + place
-    return pa.table(made)
+    for column in range(2, columns):
+        arrays[f"c{column}"] = np.arange(count) * 0.5 + column
+    return pa.table(arrays)
 
 
 def make_table(uri: str, shape: Shape) -> int:
@@ -87,8 +87,8 @@ def make_table(uri: str, shape: Shape) -> int:
         return ROWS
     target = replace(write_target(ds.table), max_rows_per_file=ROWS)
     count = ROWS * shape.appends
-    made = write_fragments(rows(shape.columns, ROWS, count).to_batches(), target)
-    ds = Dataset(append_fragments(ds.table, made).table)
+    fragments = write_fragments(rows(shape.columns, ROWS, count).to_batches(), target)
+    ds = Dataset(append_fragments(ds.table, fragments).table)
     newest = replace(ds.table.manifest, version=shape.appends + 1)
     store, version = ds.table.store, newest.version
     store.delete(manifest_path(2))
@@ -107,13 +107,13 @@ def appender(contender: str, uri: str, columns: int, first: int) -> Callable[[],
         return _bare(uri)
     ds = lance_stream.open_dataset(uri, storage_options={"durable": MODES[contender]})
     is_sink = contender == "as the sink"
-    made = 0
+    num_appends = 0
 
     def append() -> None:
-        nonlocal ds, made
-        batch = rows(columns, first + ROWS * made)
-        made += 1
-        ds = append_as_sink(ds, batch, made) if is_sink else ds.append(batch)
+        nonlocal ds, num_appends
+        batch = rows(columns, first + ROWS * num_appends)
+        num_appends += 1
+        ds = append_as_sink(ds, batch, num_appends) if is_sink else ds.append(batch)
 
     return append
 
@@ -126,8 +126,8 @@ def append_as_sink(ds: Dataset, batch: pa.Table, batch_id: int) -> Dataset:
     ).table
     if identity.find_in(table) is not None:
         raise RuntimeError("this batch is new")
-    made = write_fragments(batch.to_batches(), write_target(table))
-    return Dataset(append_fragments(table, made, identity).table)
+    fragments = write_fragments(batch.to_batches(), write_target(table))
+    return Dataset(append_fragments(table, fragments, identity).table)
 
 
 def _pylance(uri: str, columns: int, first: int) -> Callable[[], None]:
@@ -215,9 +215,9 @@ def measure(folder: Path, shape: Shape, appends: int, rounds: int) -> Medians:
         calls[name].send(None)
         processes[name].join()
         rows_before, uri = before[name]
-        found = lance_stream.open_dataset(uri).count_rows()
-        if name != BARE and found != rows_before + ROWS * (5 + appends * rounds):
-            sys.exit(f"{name} has {found} rows in the table of {shape}")
+        num_rows = lance_stream.open_dataset(uri).count_rows()
+        if name != BARE and num_rows != rows_before + ROWS * (5 + appends * rounds):
+            sys.exit(f"{name} has {num_rows} rows in the table of {shape}")
     return {
         name: (
             statistics.median(run[0] for run in runs),
@@ -233,9 +233,9 @@ def report(shape: Shape, medians: Medians) -> None:
     print(f"\n{shape}")
     print(f"  {'per commit':18}{'CPU ms':>9}{'wall ms':>9}{'flushes':>9}   pylance's CPU and wall")
     for name, (cpu, wall, flushes) in medians.items():
-        shown = f"{'none':>9}" if name == "pylance" else f"{flushes:9.0f}"
+        cell = f"{'none':>9}" if name == "pylance" else f"{flushes:9.0f}"
         of_cpu, of_wall = cpu / medians["pylance"][0], wall / medians["pylance"][1]
-        print(f"  {name:18}{cpu:9.2f}{wall:9.2f}{shown}   {of_cpu:.2f} x, {of_wall:.2f} x")
+        print(f"  {name:18}{cpu:9.2f}{wall:9.2f}{cell}   {of_cpu:.2f} x, {of_wall:.2f} x")
     wall, floor = medians["lance-stream"][1], medians[BARE][1]
     print(f"  {1000 / wall:.0f} commits a second; {wall / floor:.1f} x the bare flushes")
 

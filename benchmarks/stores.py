@@ -108,12 +108,12 @@ class Ours(Contender):
     def prepare_commit_4_files(self) -> Act:
         """Return the act `commit_4_files`; see the module."""
         target = write_target(open_newest(self.small, self.options))
-        made = [
+        fragments = [
             write_fragment
             for number in range(NUM_WORKERS)
             for write_fragment in write_fragments(rows_from(number).to_batches(), target)
         ]
-        return lambda: append_fragments(open_newest(self.small, self.options), made)
+        return lambda: append_fragments(open_newest(self.small, self.options), fragments)
 
     def prepare_idle_poll(self) -> Act:
         """Return the act `idle_poll`; see the module."""
@@ -183,14 +183,14 @@ class Pylance(Contender):
 
     def prepare_commit_4_files(self) -> Act:
         """Return the act `commit_4_files`; see the module."""
-        made = [
+        fragments = [
             write_fragment
             for number in range(NUM_WORKERS)
             for write_fragment in lance.fragment.write_fragments(
                 rows_from(number), self.small, storage_options=self.options
             )
         ]
-        operation = lance.LanceOperation.Append(made)
+        operation = lance.LanceOperation.Append(fragments)
 
         def commit() -> None:
             ds = self.open(self.small)
@@ -210,8 +210,8 @@ class Pylance(Contender):
             seen = self.followed.version
             self.followed.checkout_latest()
             new = f"_row_created_at_version > {seen}"
-            found = self.followed.scanner(filter=new, with_row_id=True).to_table()
-            assert found.num_rows == ROWS
+            new_rows = self.followed.scanner(filter=new, with_row_id=True).to_table()
+            assert new_rows.num_rows == ROWS
 
         return feed
 
@@ -281,7 +281,7 @@ class Runs:
 
 def measure(latency_seconds: float, rounds: int) -> dict[tuple[str, str], Runs]:
     """Return the measurements, by act and contender."""
-    found = {(act, name): Runs() for act in ACTS for name in CONTENDERS}
+    measurements = {(act, name): Runs() for act in ACTS for name in CONTENDERS}
     with MotoServer() as moto, FaultProxy(moto.endpoint) as proxy:
         bucket = moto.new_bucket()
         options = {**bucket.storage_options, "aws_endpoint": proxy.url}
@@ -289,7 +289,7 @@ def measure(latency_seconds: float, rounds: int) -> dict[tuple[str, str], Runs]:
         try:
             for name, worker in workers.items():
                 worker.seconds(_make, name, f"{bucket.uri}/{name}", options)
-            order = list(found)
+            order = list(measurements)
             for counted in range(-1, rounds):
                 random.Random(counted).shuffle(order)
                 for act, name in order:
@@ -303,7 +303,7 @@ def measure(latency_seconds: float, rounds: int) -> dict[tuple[str, str], Runs]:
                     proxy.latency_seconds = latency_seconds
                     proxy.clear()
                     seconds = workers[name].seconds(_do)
-                    runs = found[act, name]
+                    runs = measurements[act, name]
                     if counted >= 0:
                         runs.seconds.append(seconds)
                         runs.requests.append(len(proxy.requests))
@@ -311,14 +311,14 @@ def measure(latency_seconds: float, rounds: int) -> dict[tuple[str, str], Runs]:
         finally:
             for worker in workers.values():
                 worker.__exit__()
-    return found
+    return measurements
 
 
-def report(found: Mapping[tuple[str, str], Runs]) -> None:
+def report(measurements: Mapping[tuple[str, str], Runs]) -> None:
     """Print the medians and their ratios."""
     print(f"{'':16}{'ours':>17}{'pylance':>17}{'times as fast':>16}{'requests':>10}")
     for act in ACTS:
-        ours, theirs = found[act, "ours"], found[act, "pylance"]
+        ours, theirs = measurements[act, "ours"], measurements[act, "pylance"]
         cells = ""
         for value in (ours, theirs):
             milliseconds = statistics.median(value.seconds) * 1000
@@ -336,11 +336,11 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="list the requests of the last round")
     arguments = parser.parse_args()
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
-    found = measure(arguments.latency_ms / 1000, arguments.rounds)
+    measurements = measure(arguments.latency_ms / 1000, arguments.rounds)
     print(f"\nmoto, {arguments.latency_ms:g} ms more per request; medians of {arguments.rounds}\n")
-    report(found)
+    report(measurements)
     if arguments.show:
-        for (act, name), runs in found.items():
+        for (act, name), runs in measurements.items():
             print(f"\n{act}, {name}:\n{runs.story}")
 
 

@@ -129,8 +129,8 @@ def cost_of(act: Callable[[], None]) -> Cost:
 def _bytes() -> tuple[int, int]:
     """Return how many bytes this process has read and written."""
     lines = Path("/proc/self/io").read_text().split("\n")
-    found = dict(line.split(": ") for line in lines if line)
-    return int(found["rchar"]), int(found["wchar"])
+    counters = dict(line.split(": ") for line in lines if line)
+    return int(counters["rchar"]), int(counters["wchar"])
 
 
 def run(
@@ -145,15 +145,15 @@ def run(
     for number in range(rounds):
         ids = np.sort(dice.choice(num_rows, num_updates, replace=False))
         batch = pa.table({"id": ids, "price": dice.random(num_updates)})
-        found: list[pa.Table] = []
+        results: list[pa.Table] = []
         for name in dice.permutation(list(CONTENDERS)).tolist():
             uri = str(folder / "copy.lance")
             shutil.copytree(source, uri, copy_function=os.link)
             clear_key_indices()
             costs[name].append(cost_of(partial(CONTENDERS[name], uri, batch)))
-            found.append(lance.dataset(uri).to_table(["id", "price"]).sort_by("id"))
+            results.append(lance.dataset(uri).to_table(["id", "price"]).sort_by("id"))
             shutil.rmtree(uri)
-        assert all(value.equals(found[0]) for value in found), "the contenders do not agree"
+        assert all(value.equals(results[0]) for value in results), "the contenders do not agree"
         print(f"round {number + 1} of {rounds}", flush=True)
     return costs
 
@@ -170,12 +170,12 @@ def report(costs: dict[str, list[Cost]]) -> dict[str, dict[str, float]]:
     ours = medians["in place"]
     print(f"{'':10} {'ms':>8} {'CPU ms':>8} {'MB read':>9} {'MB written':>11}   time, CPU ratio")
     for name in CONTENDERS:
-        each = medians[name]
+        figures = medians[name]
         print(
-            f"{name:10} {each['seconds'] * 1e3:8.0f} {each['cpu_seconds'] * 1e3:8.0f} "
-            f"{each['bytes_read'] / 1e6:9.1f} {each['bytes_written'] / 1e6:11.1f}   "
-            f"{each['seconds'] / ours['seconds']:5.1f} "
-            f"{each['cpu_seconds'] / ours['cpu_seconds']:5.1f}"
+            f"{name:10} {figures['seconds'] * 1e3:8.0f} {figures['cpu_seconds'] * 1e3:8.0f} "
+            f"{figures['bytes_read'] / 1e6:9.1f} {figures['bytes_written'] / 1e6:11.1f}   "
+            f"{figures['seconds'] / ours['seconds']:5.1f} "
+            f"{figures['cpu_seconds'] / ours['cpu_seconds']:5.1f}"
         )
     ratio = medians["rows"]["seconds"] / ours["seconds"]
     print(f"in place is {ratio:.1f} times as fast as moving the rows; the target is {TARGET}")
@@ -190,12 +190,14 @@ def main() -> None:
     parser.add_argument("--blob-bytes", type=int, default=4_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        costs = run(Path(folder), asked.rows, asked.updates, asked.blob_bytes, asked.rounds)
+        costs = run(
+            Path(folder), arguments.rows, arguments.updates, arguments.blob_bytes, arguments.rounds
+        )
         medians = report(costs)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(medians, indent=2))
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(medians, indent=2))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,11 @@ def main(folder: str) -> None:
     )
     run(spark, topic, table, database)
 
-    found = {words: SearchIndex(database).search(words) for words in ("pages", "exactly", "older")}
-    print(f"found: {found}")
-    if found != {"pages": ["Columns", "Vectors"], "exactly": ["Streams"], "older": []}:
+    results = {
+        words: SearchIndex(database).search(words) for words in ("pages", "exactly", "older")
+    }
+    print(f"found: {results}")
+    if results != {"pages": ["Columns", "Vectors"], "exactly": ["Streams"], "older": []}:
         sys.exit("The index does not match the database.")
 
 

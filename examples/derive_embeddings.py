@@ -53,8 +53,8 @@ def load_model() -> Callable[[list[str]], np.ndarray]:
 
     root.handlers[:] = handlers
     root.setLevel(level)
-    own_files = Path(wordllama.__file__).parent  # where it would only look for the weights
-    return wordllama.WordLlama.load(cache_dir=own_files, disable_download=True).embed
+    model_folder = Path(wordllama.__file__).parent  # where it would only look for the weights
+    return wordllama.WordLlama.load(cache_dir=model_folder, disable_download=True).embed
 
 
 def embed(batch: pa.RecordBatch, encode: Callable[[list[str]], np.ndarray]) -> np.ndarray:
@@ -93,8 +93,8 @@ def search(chunks: str, question: str, count: int = 3) -> list[dict[str, Any]]:
 
     vector = embed(pa.record_batch({"text": [question]}), load_model())[0]
     nearest = {"column": "embedding", "q": vector, "k": count}
-    found = lance.dataset(chunks).to_table(columns=["id", "text"], nearest=nearest)
-    rows: list[dict[str, Any]] = found.to_pylist()
+    matches = lance.dataset(chunks).to_table(columns=["id", "text"], nearest=nearest)
+    rows: list[dict[str, Any]] = matches.to_pylist()
     return rows
 
 

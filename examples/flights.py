@@ -194,29 +194,29 @@ def aggregate(flights: pa.Table) -> dict[str, tuple[int, float | None]]:
 def check_aggregate(spark: SparkSession, flights: pa.Table) -> None:
     """Print the feed's aggregate, and compare it with the source's."""
     expected = aggregate(flights)
-    found = {row[0]: (row[1], row[2]) for row in spark.table(VIEW).collect() if row[1]}
+    actual = {row[0]: (row[1], row[2]) for row in spark.table(VIEW).collect() if row[1]}
     print("\n         carrier   flights   mean delay (min)")
-    for carrier, (count, mean) in sorted(found.items(), key=lambda item: -item[1][0]):
+    for carrier, (count, mean) in sorted(actual.items(), key=lambda item: -item[1][0]):
         print(f"         {carrier:7} {count:9,} {mean:14.2f}")
     print()
     wrong = {
         carrier
-        for carrier in expected.keys() | found.keys()
-        if not agree(expected.get(carrier), found.get(carrier))
+        for carrier in expected.keys() | actual.keys()
+        if not agree(expected.get(carrier), actual.get(carrier))
     }
     if wrong:
         sys.exit(f"The aggregate is wrong for {sorted(wrong)}: {expected}")
-    say(f"The aggregate equals the source's: {len(found)} carriers, {flights.num_rows:,} flights.")
+    say(f"The aggregate equals the source's: {len(actual)} carriers, {flights.num_rows:,} flights.")
 
 
 def agree(
-    expected: tuple[int, float | None] | None, found: tuple[int, float | None] | None
+    expected: tuple[int, float | None] | None, actual: tuple[int, float | None] | None
 ) -> bool:
-    if expected is None or found is None or expected[0] != found[0]:
+    if expected is None or actual is None or expected[0] != actual[0]:
         return False
-    if expected[1] is None or found[1] is None:
-        return expected[1] == found[1]
-    return abs(expected[1] - found[1]) < 1e-6
+    if expected[1] is None or actual[1] is None:
+        return expected[1] == actual[1]
+    return abs(expected[1] - actual[1]) < 1e-6
 
 
 def check_rows(flights: pa.Table) -> None:

@@ -88,11 +88,11 @@ def main(folder: str) -> None:
 def run(spark: SparkSession, orders: str, revenue: str, folder: str) -> None:
     keep_up_to_date(spark, orders, revenue, f"{folder}/checkpoint").awaitTermination()
     ds = lance_stream.open_dataset(revenue)
-    found = ds.to_table().sort_by("day")
+    actual = ds.to_table().sort_by("day")
     print(f"revenue, version {ds.version}:")
-    for row in found.to_pylist():
+    for row in actual.to_pylist():
         print(f"  {row['day']}  {row['orders']:5,} orders  {row['cents'] / 100:12,.2f}")
-    wanted = (
+    expected = (
         lance_stream.open_dataset(orders)
         .to_table()
         .group_by("day")
@@ -100,8 +100,8 @@ def run(spark: SparkSession, orders: str, revenue: str, folder: str) -> None:
         .rename_columns(["day", "orders", "cents"])
         .sort_by("day")
     )
-    if found.to_pylist() != wanted.to_pylist():
-        sys.exit(f"The aggregate does not match the orders: {wanted.to_pylist()}")
+    if actual.to_pylist() != expected.to_pylist():
+        sys.exit(f"The aggregate does not match the orders: {expected.to_pylist()}")
 
 
 def some_orders(ids: range, days_later: int = 0) -> pa.Table:

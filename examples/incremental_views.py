@@ -82,23 +82,25 @@ def refresh(folder: str) -> None:
 def refresh_sales(folder: str) -> None:
     """Make the join's rows again whose orders or customers changed."""
     orders, customers, sales = (opened(folder, name) for name in ("orders", "customers", "sales"))
-    known = sales.to_table(filter=f"id = {PROGRESS}").to_pylist()
-    after = (known[0]["customer"], known[0]["cents"]) if known else (0, 0)
+    progress = sales.to_table(filter=f"id = {PROGRESS}").to_pylist()
+    after = (progress[0]["customer"], progress[0]["cents"]) if progress else (0, 0)
     through = orders.version, customers.version
     if after == through:
         return
     ids = changed(orders, after[0], "id")
     people = changed(customers, after[1], "id")
-    found = orders.to_table(filter=f"{one_of('id', ids)} OR {one_of('customer', people)}")
+    changed_orders = orders.to_table(filter=f"{one_of('id', ids)} OR {one_of('customer', people)}")
     # An order whose customer is gone, or that left a changed customer, is among the join's rows.
     before = sales.to_table(filter=f"{one_of('customer', people)} AND id <> {PROGRESS}")
-    wanted = pc.unique(pc.drop_null(found["customer"])).to_pylist()
-    regions = customers.to_table(filter=one_of("id", wanted)).rename_columns(["customer", "region"])
-    made = found.join(regions, "customer", join_type="inner").select(SALES.names)
-    gone = {*ids, *before["id"].to_pylist()} - set(made["id"].to_pylist())
+    customer_ids = pc.unique(pc.drop_null(changed_orders["customer"])).to_pylist()
+    regions = customers.to_table(filter=one_of("id", customer_ids)).rename_columns(
+        ["customer", "region"]
+    )
+    joined = changed_orders.join(regions, "customer", join_type="inner").select(SALES.names)
+    removed = {*ids, *before["id"].to_pylist()} - set(joined["id"].to_pylist())
     rows = [
-        made.append_column(DELETED, pa.array([False] * made.num_rows)),
-        table_of(SALES, [{"id": value, DELETED: True} for value in gone]),
+        joined.append_column(DELETED, pa.array([False] * joined.num_rows)),
+        table_of(SALES, [{"id": value, DELETED: True} for value in removed]),
         table_of(
             SALES,
             [{"id": PROGRESS, "customer": through[0], "cents": through[1], DELETED: False}],
@@ -126,9 +128,9 @@ def refresh_regions(folder: str) -> None:
         if change["id"] == PROGRESS or change["region"] is None:
             continue
         brings = change["_change_type"] in ("insert", "update_postimage")
-        own = sums.setdefault(change["region"], [0, 0])
-        own[0] += 1 if brings else -1
-        own[1] += change["cents"] if brings else -change["cents"]
+        totals = sums.setdefault(change["region"], [0, 0])
+        totals[0] += 1 if brings else -1
+        totals[1] += change["cents"] if brings else -change["cents"]
     rows = []
     for region, (count, cents) in sums.items():
         old = now.get(region, {"orders": 0, "cents": 0})

@@ -96,7 +96,7 @@ def check(ds: lance_stream.Dataset, history: lance_stream.Dataset) -> None:
         "   id  since                             until                             city    status"
     )
     for row in sorted(rows, key=lambda row: (row["id"], row["__START_AT"]["version"])):
-        since, until = (shown(row[name]) for name in ("__START_AT", "__END_AT"))
+        since, until = (format_time(row[name]) for name in ("__START_AT", "__END_AT"))
         print(f"{row['id']:5}  {since:32}  {until:32}  {row['city']:6}  {row['status']}")
     # The history starts with the first snapshot of the table.
     for info in ds.versions()[1:]:
@@ -118,7 +118,7 @@ def is_valid(row: dict[str, Any], time: datetime, version: int) -> bool:
     return end is None or (end["time"], end["version"]) > (time, version)
 
 
-def shown(sequence: dict[str, Any] | None) -> str:
+def format_time(sequence: dict[str, Any] | None) -> str:
     return "" if sequence is None else sequence["time"].isoformat()
 
 

@@ -41,7 +41,7 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
     program = shutil.which(command[0])
     if program is None:
         raise InstallationError(f"there is no {command[0]} on PATH")
-    said = ""
+    output = ""
     for _ in range(TRIES):
         try:
             done = subprocess.run(
@@ -56,12 +56,12 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
-            said = f"no end after {LIMIT_SECONDS} s"
+            output = f"no end after {LIMIT_SECONDS} s"
             continue
         if done.returncode == 0:
             return
-        said = done.stdout.strip()[-1000:]
-    raise InstallationError(f"`{' '.join(command)}` failed: {said}")
+        output = done.stdout.strip()[-1000:]
+    raise InstallationError(f"`{' '.join(command)}` failed: {output}")
 
 
 def install_azurite(folder: Path) -> None:
@@ -95,11 +95,11 @@ def install_pinned_libraries(folder: Path) -> None:
     source = TESTS / folder.name
     shutil.copy(source / "pom.xml", folder)
     copy_libraries(folder)
-    found = {path.name: digest_of(path) for path in folder.glob("*.jar")}
+    digests = {path.name: digest_of(path) for path in folder.glob("*.jar")}
     lines = (source / "jars.sha256").read_text().splitlines()
-    wanted = {name: digest for digest, name in map(str.split, lines)}
-    if found != wanted:
-        names = sorted(name for name, _ in found.items() ^ wanted.items())
+    expected = {name: digest for digest, name in map(str.split, lines)}
+    if digests != expected:
+        names = sorted(name for name, _ in digests.items() ^ expected.items())
         raise InstallationError(f"not as in jars.sha256: {', '.join(dict.fromkeys(names))}")
 
 
@@ -144,12 +144,12 @@ INSTALLERS: dict[str, tuple[Callable[[Path], None], list[str]]] = {
 def install(root: Path, name: str) -> str | None:
     """Install one server unless this version of it is there; return the problem, or None."""
     installer, files = INSTALLERS[name]
-    wanted = hashlib.sha256(FAKE_GCS.encode() + COPY_LIBRARIES.encode())
+    fingerprint = hashlib.sha256(FAKE_GCS.encode() + COPY_LIBRARIES.encode())
     for file in files:
-        wanted.update((TESTS / file).read_bytes())
+        fingerprint.update((TESTS / file).read_bytes())
     folder, problem = root / name, root / f"{name}.problem"
     stamp = folder / ".installed"
-    if stamp.exists() and stamp.read_text() == wanted.hexdigest():
+    if stamp.exists() and stamp.read_text() == fingerprint.hexdigest():
         return None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -160,7 +160,7 @@ def install(root: Path, name: str) -> str | None:
         problem.write_text(f"{error}\n")
         return str(error)
     problem.unlink(missing_ok=True)
-    stamp.write_text(wanted.hexdigest())
+    stamp.write_text(fingerprint.hexdigest())
     return None
 
 
@@ -168,8 +168,8 @@ def main() -> int:
     """Install all, or those that are named, side by side; return the exit status."""
     root, names = Path(sys.argv[1]).resolve(), sys.argv[2:] or list(INSTALLERS)
     with ThreadPoolExecutor() as pool:
-        found = {name: pool.submit(install, root, name) for name in names}
-    missing = {name: problem.result() for name, problem in found.items() if problem.result()}
+        problems = {name: pool.submit(install, root, name) for name in names}
+    missing = {name: problem.result() for name, problem in problems.items() if problem.result()}
     for name, problem in missing.items():
         print(f"The server {name} is not installed: {problem}", file=sys.stderr)
     if missing and os.environ.get("CI") != "true":

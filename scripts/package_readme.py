@@ -37,8 +37,8 @@ def for_index(text: str, source: str | None, version: str) -> str:
         version: The release, whose tag is `v` and this.
     """
 
-    def replaced(found: re.Match[str]) -> str:
-        mark, words, path = found.groups()
+    def replaced(match: re.Match[str]) -> str:
+        mark, words, path = match.groups()
         if source is None:
             return words
         kind = "raw" if mark else "blob"

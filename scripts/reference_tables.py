@@ -72,8 +72,8 @@ def _options(table: type, callers: Sequence[str]) -> str:
             where += f"; mode {' or '.join(row.modes)}"
         for option in row.options:
             value, default = value_of(row, option), _default_of(row, option)
-            shown = f"{value}; {default}" if default else value
-            rows.append([f"`{option.name}`", _as_code(option.help or row.help), shown, where])
+            description = f"{value}; {default}" if default else value
+            rows.append([f"`{option.name}`", _as_code(option.help or row.help), description, where])
     return markdown_table(("option", "", "value; default", "in"), rows)
 
 
@@ -183,13 +183,13 @@ _TITLES: Final[Mapping[str, str]] = {
 def section_of(documented: object, title: str) -> dict[str, str]:
     """Return the entries of a section of a docstring, such as its "Args", by name."""
     text = inspect.getdoc(documented) or ""
-    found = re.search(rf"^{title}:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
-    if found is None:
+    match = re.search(rf"^{title}:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+    if match is None:
         return {}
-    entries = re.split(r"^    (?! )(\w+): ", found[1], flags=re.MULTILINE)
+    entries = re.split(r"^    (?! )(\w+): ", match[1], flags=re.MULTILINE)
     return {
-        name: _as_code(" ".join(said.split()))
-        for name, said in zip(entries[1::2], entries[2::2], strict=True)
+        name: _as_code(" ".join(description.split()))
+        for name, description in zip(entries[1::2], entries[2::2], strict=True)
     }
 
 
@@ -211,11 +211,11 @@ def commands() -> str:
     """Return the help of each command, as the command line prints it."""
     parts = []
     for words in [(), *command_names()]:
-        said = io.StringIO()
-        with _width("88"), redirect_stdout(said), suppress(SystemExit):
+        output = io.StringIO()
+        with _width("88"), redirect_stdout(output), suppress(SystemExit):
             main([*words, "--help"])
         title = " ".join((PROGRAM, *words))
-        parts.append(f"### {title}\n\n```text\n{said.getvalue().strip()}\n```\n")
+        parts.append(f"### {title}\n\n```text\n{output.getvalue().strip()}\n```\n")
     return "\n".join(parts)
 
 
@@ -257,5 +257,5 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
 }
 
 if __name__ == "__main__":
-    for asked in sys.argv[1:] or TABLES:
-        print(TABLES[asked]())
+    for name in sys.argv[1:] or TABLES:
+        print(TABLES[name]())

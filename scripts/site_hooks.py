@@ -56,15 +56,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Insert tables made from the code, and make links of the repository links of the site."""
-    markdown = TABLE.sub(lambda found: _tables().TABLES[found[1]](), markdown)
+    markdown = TABLE.sub(lambda match: _tables().TABLES[match[1]](), markdown)
     if PROGRAM in markdown:
         markdown = markdown.replace(PROGRAM, first_program())
     is_above = page.file.src_uri in ABOVE
     here = posixpath.dirname(page.file.src_uri)
 
-    def replaced(found: re.Match[str]) -> str:
-        link = _on_site(found[2], here, is_above)
-        return f"{found[1]}{link}{'' if '#' in link else found[3] or ''})"
+    def replaced(match: re.Match[str]) -> str:
+        link = _on_site(match[2], here, is_above)
+        return f"{match[1]}{link}{'' if '#' in link else match[3] or ''})"
 
     return LINK.sub(replaced, markdown)
 
@@ -77,18 +77,18 @@ def _on_site(link: str, here: str, is_above: bool) -> str:
         here: The folder of the page on the site.
         is_above: Whether the page's file is not in docs/, but above it.
     """
-    place = posixpath.normpath(posixpath.join("" if is_above else f"docs/{here}", link))
-    if place.endswith(".ipynb"):
-        target = f"notebooks/{posixpath.basename(place).removesuffix('.ipynb')}.md"
-    elif place.startswith("examples"):
-        name = posixpath.basename(place)
+    path = posixpath.normpath(posixpath.join("" if is_above else f"docs/{here}", link))
+    if path.endswith(".ipynb"):
+        target = f"notebooks/{posixpath.basename(path).removesuffix('.ipynb')}.md"
+    elif path.startswith("examples"):
+        name = posixpath.basename(path)
         target = f"examples.md#{name}" if name.endswith((".py", ".sql")) else "examples.md"
-    elif place.removeprefix("docs/") in RECORDS:
-        target = f"{place.removeprefix('docs/')}.md"
-    elif place.startswith("docs/"):
-        target = place.removeprefix("docs/")
+    elif path.removeprefix("docs/") in RECORDS:
+        target = f"{path.removeprefix('docs/')}.md"
+    elif path.startswith("docs/"):
+        target = path.removeprefix("docs/")
     else:
-        target = "index.md" if place == "README.md" else place
+        target = "index.md" if path == "README.md" else path
     return posixpath.relpath(target, here or ".")
 
 

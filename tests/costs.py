@@ -22,7 +22,7 @@ import pytest
 
 from tests.sampling import QUICK_SECONDS, RECORDED_COSTS, RECORDED_SECONDS
 
-NUM_SHOWN = 15
+NUM_LISTED = 15
 LIMIT_SHARE = 0.03
 HEADER = f"""\
 # CPU seconds of one case of each test whose cases cost more than {QUICK_SECONDS} together,
@@ -118,8 +118,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     terminalreporter.section(f"CPU seconds of {len(_costs)} tests: {sum(_costs.values()):.0f}")
     for name, cost in ranked(of_folders(_costs)):
         terminalreporter.write_line(f"{cost:8.1f}  {name}")
-    terminalreporter.write_line(f"the {NUM_SHOWN} that cost most:")
-    for name, cost in ranked(of_tests(_costs))[:NUM_SHOWN]:
+    terminalreporter.write_line(f"the {NUM_LISTED} that cost most:")
+    for name, cost in ranked(of_tests(_costs))[:NUM_LISTED]:
         terminalreporter.write_line(f"{cost:8.1f}  {name}")
     for name in too_costly(_costs) if _is_whole_quick_sample(config) else ():
         terminalreporter.write_line(
@@ -164,7 +164,7 @@ def of_folders(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def ranked(costs: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(costs.items(), key=lambda each: -each[1])
+    return sorted(costs.items(), key=lambda item: -item[1])
 
 
 def cpu_seconds() -> float:
@@ -172,8 +172,8 @@ def cpu_seconds() -> float:
 
     Descendants that still run are only known on Linux.
     """
-    own = os.times()
-    return sum(own[:4]) + sum(map(_used_by, _children_of("self")))
+    times = os.times()
+    return sum(times[:4]) + sum(map(_used_by, _children_of("self")))
 
 
 def _used_by(process: str) -> float:

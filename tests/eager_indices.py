@@ -44,9 +44,9 @@ def eager_indices(*, may_fail: bool = False) -> Iterator[Counter[str]]:
     counts: Counter[str] = Counter()
 
     def counted(table: Any, predicate: Expression) -> Any:
-        found = _candidate_rows(table, predicate)
-        counts["scanned" if found is None else "served"] += 1
-        return found
+        rows = _candidate_rows(table, predicate)
+        counts["scanned" if rows is None else "served"] += 1
+        return rows
 
     def noted(error: BaseException, table: Any) -> None:
         counts["failed"] += 1

@@ -30,8 +30,8 @@ def unlocked_uses(
         is_method = caller.co_qualname.startswith(f"{owner.__name__}.")
         if name in guarded and is_method and caller.co_name not in {"__init__", *exempt}:
             lock = object.__getattribute__(of, "_lock")
-            is_held = lock._is_owned() if hasattr(lock, "_is_owned") else lock.locked()
-            if not is_held:
+            is_locked = lock._is_owned() if hasattr(lock, "_is_owned") else lock.locked()
+            if not is_locked:
                 uses.add(f"{caller.co_qualname} uses {name}")
 
     def get(self: Any, name: str) -> Any:

@@ -28,12 +28,12 @@ def kafka_arguments() -> str:
 
     What --packages would download is in .servers/spark_kafka, for one version of Spark.
     """
-    found = re.search(r"<artifactId>spark-sql-kafka.*\s+<version>(.*)</version>", POM.read_text())
-    assert found is not None
+    match = re.search(r"<artifactId>spark-sql-kafka.*\s+<version>(.*)</version>", POM.read_text())
+    assert match is not None
     installed = version("pyspark")
-    if installed != found[1] and not os.environ.get("RECIPES_REQUIRED"):
-        pytest.skip(f"Spark's package for Kafka is for {found[1]}: run `make test-recipes`")
+    if installed != match[1] and not os.environ.get("RECIPES_REQUIRED"):
+        pytest.skip(f"Spark's package for Kafka is for {match[1]}: run `make test-recipes`")
     jars = sorted(map(str, (FOLDER / "spark_kafka").resolve().glob("*.jar")))
-    assert installed == found[1], "Makefile and pom.xml name different versions of Spark"
+    assert installed == match[1], "Makefile and pom.xml name different versions of Spark"
     assert jars, "Spark's package for Kafka is not installed: run `make servers`"
     return f"--jars {','.join(jars)} pyspark-shell"

@@ -42,7 +42,7 @@ def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
         return every
     inner = range(1, len(every) - 1)
     chosen = random.Random(f"{seed} {len(every)}").sample(inner, len(inner) // one_in)
-    return [every[place] for place in sorted({0, *chosen, len(every) - 1})]
+    return [every[index] for index in sorted({0, *chosen, len(every) - 1})]
 
 
 def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
@@ -56,8 +56,8 @@ def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
     return ALL_CASES or of[number % len(of)] == who
 
 
-def places_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) -> set[int]:
-    """Return the places of one in so many cases that have as many different values as can be.
+def indices_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) -> set[int]:
+    """Return the indices of a sample of cases that has as many different values as possible.
 
     Args:
         cases: The values of each case: its parameters.
@@ -66,13 +66,13 @@ def places_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) 
     """
     if ALL_CASES:
         return set(range(len(cases)))
-    left = {place: set(values) for place, values in enumerate(cases)}
+    values_of_case = {index: set(values) for index, values in enumerate(cases)}
     order = random.Random(seed).sample(range(len(cases)), len(cases))
     chosen: set[int] = set()
     seen: set[Hashable] = set()
     while len(chosen) < math.ceil(len(cases) / one_in):
-        best = max(order, key=lambda place: len(left[place] - seen))
-        seen |= left[best]
+        best = max(order, key=lambda index: len(values_of_case[index] - seen))
+        seen |= values_of_case[best]
         order.remove(best)
         chosen.add(best)
     return chosen

@@ -70,17 +70,17 @@ def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:
         AssertionError: A check failed; the error's notes are the history.
     """
     with tempfile.TemporaryDirectory(prefix="lance-stream-") as folder:
-        made = kind.__new__(kind)  # what it tells is wanted also where it fails to begin
+        history = kind.__new__(kind)  # what it tells is wanted also where it fails to begin
         try:
-            made.__init__(folder, seed)  # type: ignore[misc]  # it has just been made
+            history.__init__(folder, seed)  # type: ignore[misc]  # it has just been made
             for _ in range(num_steps):
-                made.step()
-            made.finish()
+                history.step()
+            history.finish()
         except BaseException as error:
-            for line in getattr(made, "notes", ()):
+            for line in getattr(history, "notes", ()):
                 error.add_note(line)
             raise
-        return made
+        return history
 
 
 def _parser(steps: int, what: str) -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.java import set_options
-from tests.sampling import ALL_CASES, most_quick_cases, places_of_some
+from tests.sampling import ALL_CASES, indices_of_some, most_quick_cases
 from tests.servers.marks import FROM_PIP, servers_of
 
 SPARK_PROCESSES = min(max(os.cpu_count() or 2, 2), 4)
@@ -128,9 +128,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             sample = [case for case in sample if (is_quick if case in quick_sample else is_ci)]
         chosen.update(dict.fromkeys(sample))
     _share_sessions(list(chosen), SPARK_PROCESSES if is_ci or not is_quick else 1)
-    left_out = [item for item in items if item not in chosen]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
+    deselected = [item for item in items if item not in chosen]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item in chosen]
     _skip_on_old_spark(items)
 
@@ -185,8 +185,8 @@ def _some(cases: list[pytest.Item], marker: str, seed: str) -> list[pytest.Item]
 
 
 def _one_in(number: int, cases: list[pytest.Item], seed: str) -> list[pytest.Item]:
-    places = places_of_some(list(map(_values, cases)), number, seed) if number > 1 else ()
-    return [cases[place] for place in sorted(places)] or cases
+    indices = indices_of_some(list(map(_values, cases)), number, seed) if number > 1 else ()
+    return [cases[index] for index in sorted(indices)] or cases
 
 
 def _share_sessions(items: list[pytest.Item], num_processes: int) -> None:

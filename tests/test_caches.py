@@ -85,13 +85,13 @@ def test_values_belong_to_one_object() -> None:
 def test_a_value_is_forgotten_with_its_object() -> None:
     """Readers that follow a table decode a schema per version."""
     cache: IdentityCache[str] = IdentityCache(lambda _: "made")
-    kept = Thing()
-    for value in [kept, *(Thing() for _ in range(100))]:
+    survivor = Thing()
+    for value in [survivor, *(Thing() for _ in range(100))]:
         cache.of(value)
     del value
     gc.collect()
     assert len(cache) == 1
-    assert cache.of(kept) == "made"
+    assert cache.of(survivor) == "made"
 
 
 def test_schemas_are_freed_with_derived_objects() -> None:

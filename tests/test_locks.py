@@ -59,17 +59,17 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     ds = lance_stream.Dataset(indexed(table_of(6)))
     for number in range(6):
         ds = ds.upsert(rows(range(number, 400), number), "id").compact()
-    known = key_index.key_index_of(ds.table, ["id"])
-    file = known.covered_by(ds.table.manifest.fragments[0])
+    index = key_index.key_index_of(ds.table, ["id"])
+    file = index.covered_by(ds.table.manifest.fragments[0])
     assert file is not None
-    known.knows(file)
-    known.snapshot_of([file])
-    run = next(iter(known._saved.values()))
-    known.drop_run(RunUnavailableError(run, is_damaged=False), ds.table.store)
+    index.knows(file)
+    index.snapshot_of([file])
+    run = next(iter(index._saved.values()))
+    index.drop_run(RunUnavailableError(run, is_damaged=False), ds.table.store)
     monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 40)  # keys stay in memory
     ds = ds.append(rows(range(900, 950), 0)).append(rows(range(950, 990), 0))
     ds = ds.upsert(rows(range(900, 970), 1), "id").compact()
-    known.merge(ds.table, [])
+    index.merge(ds.table, [])
     assert (bounds, keys, chunks) == (set(), set(), set())
 
 
@@ -80,9 +80,9 @@ def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     retained, owner = PageCache(), object()
     retained.grow(10)
-    for place in (ByteRange(0, 4), ByteRange(4, 8)):
+    for byte_range in (ByteRange(0, 4), ByteRange(4, 8)):
         retained.fetch(
-            owner, [place], [], lambda ranges: [bytes(span.size_bytes) for span in ranges]
+            owner, [byte_range], [], lambda ranges: [bytes(span.size_bytes) for span in ranges]
         )
     with pytest.raises(OSError, match="away"):
         retained.fetch(owner, [ByteRange(8, 12)], [], _away)

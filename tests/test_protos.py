@@ -25,7 +25,7 @@ def test_every_message_has_a_comment() -> None:
     silent = []
     for proto in PROTOS:
         lines = proto.read_text().splitlines()
-        for place, line in enumerate(lines):
-            if line.startswith("message ") and not lines[place - 1].startswith("//"):
-                silent.append(f"{proto.name}:{place + 1} {line}")
+        for index, line in enumerate(lines):
+            if line.startswith("message ") and not lines[index - 1].startswith("//"):
+                silent.append(f"{proto.name}:{index + 1} {line}")
     assert [line for line in silent if not line.split()[2].startswith("Sparse")] == []

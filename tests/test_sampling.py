@@ -14,7 +14,7 @@ import pytest
 
 from tests import memory, sampling
 from tests.costs import costs_of_cases, cpu_seconds, of_folders, recorded, too_costly
-from tests.sampling import RECORDED_COSTS, most_quick_cases, places_of_some
+from tests.sampling import RECORDED_COSTS, indices_of_some, most_quick_cases
 
 GRID = [{("a", a), ("b", b)} for a, b in product(range(12), range(5))]
 
@@ -26,23 +26,23 @@ def only_some(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sampled_cases_cover_every_value() -> None:
     """A sample that misses a parameter's value would leave that value untested in the quick run."""
-    chosen = places_of_some(GRID, one_in=5, seed="s")
+    chosen = indices_of_some(GRID, one_in=5, seed="s")
     assert len(chosen) == len(GRID) // 5
-    assert set().union(*(GRID[place] for place in chosen)) == set().union(*GRID)
+    assert set().union(*(GRID[index] for index in chosen)) == set().union(*GRID)
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 7, 60, 1000])
 def test_samples_are_stable_between_runs(one_in: int) -> None:
     """A failing case must be in the next run as well."""
-    chosen = places_of_some(GRID, one_in, "s")
+    chosen = indices_of_some(GRID, one_in, "s")
     assert len(chosen) == math.ceil(len(GRID) / one_in)
-    assert chosen == places_of_some(GRID, one_in, "s")
+    assert chosen == indices_of_some(GRID, one_in, "s")
 
 
 def test_all_cases_are_chosen_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """The nightly run has to include what the quick sample leaves out."""
     monkeypatch.setattr(sampling, "ALL_CASES", True)
-    assert places_of_some(GRID, 10, "s") == set(range(len(GRID)))
+    assert indices_of_some(GRID, 10, "s") == set(range(len(GRID)))
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(wheel: Path, **more: str) -> dict[str, str]:
     """Of a user's shell, in which the environment of the package is not activated."""
     # Java's options change what a program costs, not what it does.
-    kept = ("HOME", "JAVA_HOME", "LANG", "LD_LIBRARY_PATH", *JAVA_OPTIONS)
-    shell = {name: os.environ[name] for name in kept if name in os.environ}
+    names = ("HOME", "JAVA_HOME", "LANG", "LD_LIBRARY_PATH", *JAVA_OPTIONS)
+    shell = {name: os.environ[name] for name in names if name in os.environ}
     return {
         **shell,
         "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -82,9 +82,9 @@ def main() -> None:
     first = arguments.contenders[0]
     for name in arguments.contenders:
         windows = by_window(lines[name], arguments.window)
-        own = windows[-1].batch / windows[0].batch
+        growth = windows[-1].batch / windows[0].batch
         others = windows[-1].batch / by_window(lines[first], arguments.window)[-1].batch
-        print(f"{name}: the last batches take {own:.2f} x the first, {others:.2f} x {first}'s")
+        print(f"{name}: the last batches take {growth:.2f} x the first, {others:.2f} x {first}'s")
     print(f"{time.monotonic() - start:.0f} seconds")
 
 

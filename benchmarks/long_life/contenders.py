@@ -44,7 +44,7 @@ class Contender:
         self.workload = workload
         self.every = every
         self.num_batches = 0
-        self._known_files: set[str] = set()
+        self._previous_files: set[str] = set()
 
     def create(self, rows: pa.Table) -> None:
         """Create the table with its first rows."""
@@ -88,10 +88,10 @@ class Contender:
     def state(self) -> Figures:
         """Return sizes of the table, and how many bytes were written since the last call."""
         manifests = self.folder.glob("_versions/*.manifest")
-        newest = max(manifests, key=lambda each: _version_of(each))
+        newest = max(manifests, key=lambda manifest: _version_of(manifest))
         sizes = {path.name: path.stat().st_size for path in self.folder.glob("data/*")}
-        written = sum(size for name, size in sizes.items() if name not in self._known_files)
-        self._known_files = set(sizes)
+        written = sum(size for name, size in sizes.items() if name not in self._previous_files)
+        self._previous_files = set(sizes)
         fragments = lance.dataset(self.uri).get_fragments()
         rows = sum(fragment.metadata.physical_rows for fragment in fragments)
         return {
@@ -133,11 +133,11 @@ class Contender:
             RuntimeError: It has not.
         """
         values = self.open(0).to_table(columns=["value"])["value"].to_numpy()
-        found = len(values), int(values.sum())
+        actual = len(values), int(values.sum())
         batches = self.num_batches
         expected = self.workload.num_rows(batches), self.workload.sum_of_values(batches)
-        if found != expected:
-            raise RuntimeError(f"{self.uri} has {found} as rows and sum, not {expected}")
+        if actual != expected:
+            raise RuntimeError(f"{self.uri} has {actual} as rows and sum, not {expected}")
 
 
 class Ours(Contender):
@@ -181,8 +181,8 @@ class Ours(Contender):
 
     def read_key(self, dataset: lance_stream.Dataset, key: object) -> int:
         """Read a row."""
-        found: int = dataset.to_table(filter=f"key = {key!r}").num_rows
-        return found
+        num_rows: int = dataset.to_table(filter=f"key = {key!r}").num_rows
+        return num_rows
 
     def read_changes(self, dataset: lance_stream.Dataset) -> int:
         """Read the feed, without pre-images, which pylance does not return."""
@@ -232,10 +232,10 @@ class OursSpilled(Ours):
 
     def create(self, rows: pa.Table) -> None:
         """Create the table."""
-        made = lance_stream.create_dataset(
+        ds = lance_stream.create_dataset(
             self.uri, rows.schema, primary_key=["key"], config=_SPILLED
         )
-        made.append(rows)
+        ds.append(rows)
 
 
 class PylanceSpilled(Pylance):

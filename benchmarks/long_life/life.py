@@ -15,7 +15,7 @@ from benchmarks.long_life.workload import Workload
 Lines = dict[str, list[Figures]]
 """By contender, what was measured after each batch."""
 
-_OWN: list[Contender] = []
+_CONTENDERS: list[Contender] = []
 """The contender of a process."""
 
 
@@ -79,8 +79,8 @@ def _process(name: str, folder: Path, workload: Workload) -> Iterator[Callable[.
 
 
 def _begin(name: str, folder: Path, workload: Workload) -> None:
-    _OWN.append(contender(name, folder, workload))
+    _CONTENDERS.append(contender(name, folder, workload))
 
 
 def _call(method: str, *arguments: object) -> Any:
-    return getattr(_OWN[0], method)(*arguments)
+    return getattr(_CONTENDERS[0], method)(*arguments)

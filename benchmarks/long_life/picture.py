@@ -30,10 +30,10 @@ def draw(panels: Mapping[str, Mapping[str, Points]]) -> str:
         panels: By heading, the points of each contender: the number of batches, and a value.
     """
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
+    colors = {name: COLORS[index % len(COLORS)] for index, name in enumerate(names)}
     parts: list[str] = []
-    for place, (heading, curves) in zip(count(), panels.items(), strict=False):
-        parts.append(f'<g transform="translate(0 {place * (HEAD + PANEL + FOOT)})">')
+    for index, (heading, curves) in zip(count(), panels.items(), strict=False):
+        parts.append(f'<g transform="translate(0 {index * (HEAD + PANEL + FOOT)})">')
         parts += _panel(heading, curves, colors)
         parts.append("</g>")
     height = len(panels) * (HEAD + PANEL + FOOT)
@@ -84,11 +84,11 @@ def _step(largest: float) -> float:
     return next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor * 4 >= largest)
 
 
-def _apart(places: Mapping[str, float], least: float = 15.0) -> dict[str, float]:
+def _apart(heights: Mapping[str, float], least: float = 15.0) -> dict[str, float]:
     """Return places of labels, moved upwards where they would cover each other."""
     moved: dict[str, float] = {}
     free = float(HEAD + PANEL)
-    for name, y in sorted(places.items(), key=lambda item: -item[1]):
+    for name, y in sorted(heights.items(), key=lambda item: -item[1]):
         moved[name] = min(y, free)
         free = moved[name] - least
     return moved

@@ -44,22 +44,22 @@ def curves(
 ) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """Return what is drawn: by heading and contender, a value after each window of batches."""
     values: dict[str, Callable[[Window], float]] = {
-        "CPU of a batch, in milliseconds, after a number of batches": lambda each: each.batch_cpu,
-        "Size of the manifest, in MB": lambda each: each.after["manifest bytes"] / 1e6,
+        "CPU of a batch, in milliseconds, after a number of batches": lambda entry: entry.batch_cpu,
+        "Size of the manifest, in MB": lambda entry: entry.after["manifest bytes"] / 1e6,
     }
     return {
         heading: {
-            _shown(name): [
-                (min((place + 1) * window, len(own)), value(item))
-                for place, item in enumerate(by_window(own, window))
+            _label(name): [
+                (min((index + 1) * window, len(figures)), value(item))
+                for index, item in enumerate(by_window(figures, window))
             ]
-            for name, own in batches.items()
+            for name, figures in batches.items()
         }
         for heading, value in values.items()
     }
 
 
-def _shown(name: str) -> str:
+def _label(name: str) -> str:
     program, _, every = name.partition(":")
     program = {"ours": "lance-stream"}.get(program, program)
     return program + (f", {every}" if every == AUTO else f", every {every}" if every else "")

@@ -44,10 +44,10 @@ def lines(upserts: Seconds, window: int) -> list[str]:
     """Return a table: a line for each window, a column for each contender."""
     medians = {name: windows(upsert, window) for name, upsert in upserts.items()}
     rows = [f"{'batches':>9}" + "".join(f"{name:>24}" for name in medians)]
-    for place in range(len(next(iter(medians.values())))):
-        stop = min(1 + (place + 1) * window, len(next(iter(upserts.values()))))
+    for index in range(len(next(iter(medians.values())))):
+        stop = min(1 + (index + 1) * window, len(next(iter(upserts.values()))))
         cells = (
-            f"{median[place] * 1000:.0f} ms, {median[place] / median[0]:.2f} x"
+            f"{median[index] * 1000:.0f} ms, {median[index] / median[0]:.2f} x"
             for median in medians.values()
         )
         rows.append(f"{stop:>9}" + "".join(f"{cell:>24}" for cell in cells))
@@ -66,17 +66,19 @@ def main() -> None:
     names = [entry.name for entry in (Ours, Compacted, Pylance, Delta, Iceberg)]
     parser.add_argument("--with", dest="names", nargs="+", choices=able, default=names)
     parser.add_argument("--json", type=Path, help="write the seconds to this file")
-    asked = parser.parse_args()
-    workload = Workload(asked.rows, asked.batch_rows, 0, asked.batches)
+    arguments = parser.parse_args()
+    workload = Workload(arguments.rows, arguments.batch_rows, 0, arguments.batches)
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-"))
     try:
-        figures = measure(asked.names, workload, loads=1, memory=asked.memory, folder=folder)
+        figures = measure(
+            arguments.names, workload, loads=1, memory=arguments.memory, folder=folder
+        )
     finally:
         shutil.rmtree(folder)
     print(f"\nPySpark {pyspark.__version__}, medians inside foreachBatch")
-    print("\n".join(lines(figures.seconds["upsert"], asked.window)))
-    if asked.json:
-        asked.json.write_text(json.dumps({"pyspark": pyspark.__version__, **figures.seconds}))
+    print("\n".join(lines(figures.seconds["upsert"], arguments.window)))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"pyspark": pyspark.__version__, **figures.seconds}))
 
 
 if __name__ == "__main__":

@@ -71,14 +71,14 @@ def _cell(figures: Figures, newest: Figures, verb: str, name: str) -> str:
     ours, ours_newest = figures.median(verb, Ours.name), newest.median(verb, Ours.name)
     if median is None or ours is None or ours_newest is None:
         return ""
-    shown = f"{median:.1f} s" if median >= 10 else f"{median * 1000:.0f} ms"
+    duration = f"{median:.1f} s" if median >= 10 else f"{median * 1000:.0f} ms"
     if name == Ours.name:
-        return f"**{shown}**"
+        return f"**{duration}**"
     ratio = f"{median / ours:.1f}x"
     return (
-        f"{shown}: {ratio}"
+        f"{duration}: {ratio}"
         if figures is newest
-        else f"{shown}: {ratio}, {median / ours_newest:.1f}x"
+        else f"{duration}: {ratio}, {median / ours_newest:.1f}x"
     )
 
 
@@ -101,18 +101,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rivals-python", required=True, help="of an environment of PySpark 4.1")
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    asked, more = parser.parse_known_args()
+    arguments, more = parser.parse_known_args()
     ours = [Ours.name, Pylance.name, Parquet.name]
     with tempfile.TemporaryDirectory(prefix="lance-stream-rivals-") as folder:
         newest = run(sys.executable, ours, more, Path(folder))
-        theirs = run(asked.rivals_python, [*ours, Iceberg.name, Delta.name], more, Path(folder))
+        theirs = run(arguments.rivals_python, [*ours, Iceberg.name, Delta.name], more, Path(folder))
     print(
         "\nMedians inside foreachBatch. x: how many times as long as ours takes, in the same run;"
     )
     print(f"the second one: as ours takes on PySpark {newest[0]}.\n")
     print("\n".join(table(newest, theirs)))
-    asked.picture.write_text(draw(bars(newest, theirs)))
-    print(f"\n{asked.picture} shows it")
+    arguments.picture.write_text(draw(bars(newest, theirs)))
+    print(f"\n{arguments.picture} shows it")
 
 
 if __name__ == "__main__":

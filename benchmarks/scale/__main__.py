@@ -46,8 +46,8 @@ def compare(
         print(f"{name:24}{cells}   {ratio:5.1f} x", flush=True)
         for size, cost in zip(sizes, costs, strict=True):
             if cost.result:
-                shown = ", ".join(f"{value:,} {key}" for key, value in cost.result.items())
-                print(f"{'':26}{size:,}: {shown}")
+                counts = ", ".join(f"{value:,} {key}" for key, value in cost.result.items())
+                print(f"{'':26}{size:,}: {counts}")
 
 
 def main() -> None:
@@ -67,14 +67,14 @@ def main() -> None:
         }
 
     try:
-        tables = _made(folder, "fragments", arguments.fragments, _forge_lived_in)
+        tables = _forge_all(folder, "fragments", arguments.fragments, _forge_lived_in)
         if tables:
             compare(chosen(TABLE), arguments.fragments, tables, "fragments")
             for uri in tables:
                 newest = max(Path(uri).glob("_versions/*.manifest"), key=os.path.getmtime)
                 print(f"manifest: {newest.stat().st_size / 1e6:.1f} MB")
                 shutil.rmtree(uri)
-        histories = _made(folder, "versions", arguments.versions, forge_history)
+        histories = _forge_all(folder, "versions", arguments.versions, forge_history)
         if histories:
             compare(chosen(HISTORY), arguments.versions, histories, "versions")
     finally:
@@ -86,7 +86,7 @@ def _forge_lived_in(uri: str, num_fragments: int) -> None:
     append_versions(uri)
 
 
-def _made(
+def _forge_all(
     folder: Path, what: str, sizes: Sequence[int], make: Callable[[str, int], None]
 ) -> list[str]:
     uris = [str(folder / f"{what}-{size}") for size in sizes]

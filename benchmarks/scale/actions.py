@@ -146,8 +146,8 @@ def scan_plan(uri: str) -> object:
     from lance_stream.spark.arguments.reader_options import ReaderOptions
     from lance_stream.spark.source.table_reader import TableReader
 
-    asked = ReaderOptions(uri, columns=("key",), only_by_tasks=True)
-    tasks = TableReader(asked, None, SCHEMA).partitions()
+    options = ReaderOptions(uri, columns=("key",), only_by_tasks=True)
+    tasks = TableReader(options, None, SCHEMA).partitions()
     sizes = [len(pickle.dumps(task)) for task in tasks]
     return {"tasks": len(sizes), "bytes": sum(sizes), "largest": max(sizes)}
 
@@ -166,9 +166,9 @@ def cleanup_plan(uri: str) -> object:
 
 def verify(uri: str) -> object:
     """Verify the newest version: every file is opened."""
-    found = lance_stream.open_dataset(uri).verify()
-    assert not found, found[:3]
-    return found
+    findings = lance_stream.open_dataset(uri).verify()
+    assert not findings, findings[:3]
+    return findings
 
 
 TABLE: Final[Mapping[str, Action]] = MappingProxyType(

@@ -70,12 +70,12 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
     real: list[Fragment] = []
     for _ in range(-(-num_fragments // LINKS_PER_FILE)):
         real += write_fragments(keys.to_batches(), write_target(table))
-    dead_type, deleted = encode_deletion_vector(np.arange(0, num_rows, 100))
+    file_type, deleted = encode_deletion_vector(np.arange(0, num_rows, 100))
     deletions = Path(uri, "_deletions")
     deletions.mkdir()
     (deletions / "first").write_bytes(deleted)
     random = np.random.default_rng(0)
-    made: list[Fragment] = []
+    fragments: list[Fragment] = []
     (field,) = key_fields(table.schema, ["key"])
     bounds = ColumnBounds(field)
     for number in range(num_fragments):
@@ -84,7 +84,7 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
         os.link(Path(uri, data_file_path(file.path)), Path(uri, data_file_path(name)))
         deletion_file = None
         if number % DELETED_IN == 0:
-            deletion_file = DeletionFile(dead_type, 1, number, -(-num_rows // 100))
+            deletion_file = DeletionFile(file_type, 1, number, -(-num_rows // 100))
             os.link(deletions / "first", Path(uri, deletion_file_path(number, deletion_file)))
         fragment = Fragment(
             number, (replace(file, path=name),), num_rows, deletion_file=deletion_file
@@ -93,7 +93,7 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
             fragment, 2 + VERSIONS_THAT_WROTE * number // max(num_fragments, VERSIONS_THAT_WROTE)
         )
         ids = RowIdSequence.from_range(number * num_rows, (number + 1) * num_rows)
-        made.append(
+        fragments.append(
             replace(
                 fragment,
                 row_ids=encode_row_ids(ids),
@@ -112,14 +112,14 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
         replace(
             table.manifest,
             version=FORGED_VERSION,
-            fragments=FragmentList.of(made),
+            fragments=FragmentList.of(fragments),
             max_fragment_id=num_fragments - 1,
             next_row_id=num_fragments * num_rows,
             reader_feature_flags=table.manifest.reader_feature_flags | 1,
             writer_feature_flags=table.manifest.writer_feature_flags | 1,
         ),
     )
-    write_bounds(table.store, bounds, FragmentList.of(made))
+    write_bounds(table.store, bounds, FragmentList.of(fragments))
 
 
 def forge_history(uri: str, num_versions: int) -> None:

@@ -44,12 +44,12 @@ def measure(action: Action, uri: str) -> Cost:
     process.start()
     theirs.close()
     try:
-        found = mine.recv()
+        costs = mine.recv()
     except EOFError:
         raise RuntimeError(f"{action.__name__} failed on {uri}") from None
     finally:
         process.join()
-    return Cost(*found)
+    return Cost(*costs)
 
 
 def _run(action: Action, uri: str, answer: Connection) -> None:
@@ -68,8 +68,8 @@ def _run(action: Action, uri: str, answer: Connection) -> None:
         start = time.process_time()
         result = action(uri)
         times.append(1000 * (time.process_time() - start))
-    shown = result if isinstance(result, dict) else {}
-    answer.send((*times, (_peak_kb() - before) / 1000, opened[True], shown))
+    counts = result if isinstance(result, dict) else {}
+    answer.send((*times, (_peak_kb() - before) / 1000, opened[True], counts))
 
 
 def _peak_kb() -> int:

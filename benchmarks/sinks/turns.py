@@ -40,17 +40,16 @@ class Figures:
 
     def median(self, verb: str, name: str) -> float | None:
         """Return the median of a contender's batches without the first, which starts workers."""
-        return settled_median(self.seconds.get(verb, {}).get(name, ()))
+        return warm_median(self.seconds.get(verb, {}).get(name, ()))
 
-    def settled_phases(self, verb: str) -> dict[str, float]:
+    def median_phases(self, verb: str) -> dict[str, float]:
         """Return the median of each phase of our sink."""
         return {
-            name: settled_median(seconds) or 0.0
-            for name, seconds in self.phases.get(verb, {}).items()
+            name: warm_median(seconds) or 0.0 for name, seconds in self.phases.get(verb, {}).items()
         }
 
 
-def settled_median(seconds: Sequence[float]) -> float | None:
+def warm_median(seconds: Sequence[float]) -> float | None:
     """Return the median of all but the first; None if there are none."""
     counted = seconds[1:] or seconds
     return statistics.median(counted) if counted else None
@@ -107,17 +106,17 @@ def _read_feeds(
     seconds: dict[str, list[float]] = {}
     feeds = {name: read for contender in contenders for name, read in contender.feeds().items()}
     for name, read in [*feeds.items()] * FEEDS:
-        _settle(spark)
+        _wait_until_idle(spark)
         start = time.perf_counter()
         read(spark).write.format("noop").mode("append").save()
         seconds.setdefault(name, []).append(time.perf_counter() - start)
     for name, read in feeds.items():
-        if (found := read(spark).count()) != num_changes:
-            raise RuntimeError(f"the feed of {name} has {found} changes, not {num_changes}")
+        if (num_rows := read(spark).count()) != num_changes:
+            raise RuntimeError(f"the feed of {name} has {num_rows} changes, not {num_changes}")
     return seconds
 
 
-def _settle(spark: SparkSession) -> None:
+def _wait_until_idle(spark: SparkSession) -> None:
     """Let the JVM and the disk finish earlier work."""
     spark.sparkContext._jvm.System.gc()
     os.sync()
@@ -133,8 +132,8 @@ def check_rows(
     """
     for contender in contenders:
         did_all = workload.upserts == 0 or "upsert" in contender.verbs
-        if did_all and contender.keeps_rows and (found := contender.sums(spark)) != expected:
-            raise RuntimeError(f"the table of {contender.name} contains {found}, not {expected}")
+        if did_all and contender.keeps_rows and (actual := contender.sums(spark)) != expected:
+            raise RuntimeError(f"the table of {contender.name} contains {actual}, not {expected}")
 
 
 def _take_turns(
@@ -150,7 +149,7 @@ def _take_turns(
         shuffle(order)
         for value in order:
             run = getattr(value, verb)
-            _settle(df.sparkSession)
+            _wait_until_idle(df.sparkSession)
             start = time.perf_counter()
             run(df, batch_id)
             times.setdefault(value.name, []).append(time.perf_counter() - start)

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda given, _: stopped.append(given))
+        signal.signal(number, lambda signum, _: stopped.append(signum))
     supervisor = Supervisor(parts, folder / "logs", _say)
     watch = Watch(settings, supervisor.describe)
     try:
@@ -124,11 +124,11 @@ def _postgresql_folder(folder: Path) -> str:
     if os.geteuid() != 0 or is_open_to(folder):
         return str(folder / "postgresql")
     mark = folder / MARK
-    known: str | None = json.loads(mark.read_text() or "{}").get("postgresql")
-    if known is None or not Path(known).exists():
-        known = tempfile.mkdtemp(prefix="lance-stream-pipeline-")
-        mark.write_text(json.dumps({"postgresql": known}))
-    return known
+    path: str | None = json.loads(mark.read_text() or "{}").get("postgresql")
+    if path is None or not Path(path).exists():
+        path = tempfile.mkdtemp(prefix="lance-stream-pipeline-")
+        mark.write_text(json.dumps({"postgresql": path}))
+    return path
 
 
 def _run(
@@ -159,11 +159,11 @@ def _run(
         recoveries.append(_kill(supervisor, watch, name))
         supervisor.run_until(lambda: bool(stopped), 5)
     _say("changes run until Ctrl-C" if not options.seconds else "changes run")
-    told = [time.monotonic()]
+    last_report = [time.monotonic()]
 
     def is_over() -> bool:
-        if time.monotonic() - told[0] > 10:
-            told[0] = time.monotonic()
+        if time.monotonic() - last_report[0] > 10:
+            last_report[0] = time.monotonic()
             _say(_line_of(figures.read(settings.figures("watch"))))
         return bool(stopped) or time.monotonic() > end
 
@@ -195,7 +195,7 @@ def _run(
         "fresh": {
             "in table": watch.in_table.summary(),
             "with its embedding": watch.embedded.summary(),
-            **{f"found by {name}": value.summary() for name, value in watch.found.items()},
+            **{f"found by {name}": value.summary() for name, value in watch.searches.items()},
         },
         "stages": stages_of(figures.read(settings.figures("sink"))),
         "derive": figures.read(settings.figures("derive")),

@@ -36,17 +36,17 @@ def prepare(url: str, num_rows: int = FIRST_ROWS) -> None:
         connection.execute(_CREATE)
         connection.execute(_INDEX)
         connection.execute(_WHOLE_ROWS)
-        found = connection.execute(f"SELECT 1 FROM {NAME} LIMIT 1").fetchone()
-        if found is None:
+        first_row = connection.execute(f"SELECT 1 FROM {NAME} LIMIT 1").fetchone()
+        if first_row is None:
             chance = random.Random(0)
             rows = [values(number, article(chance)) for number in range(1, num_rows + 1)]
             with connection.cursor() as cursor:
                 cursor.executemany(INSERT, rows)
 
 
-def values(key: int, made: Article, revision: int = 0) -> tuple[Any, ...]:
+def values(key: int, item: Article, revision: int = 0) -> tuple[Any, ...]:
     """Return the parameters of `INSERT`."""
-    return (key, made.title, made.body, made.product, made.state, made.price, revision)
+    return (key, item.title, item.body, item.product, item.state, item.price, revision)
 
 
 def rows_of(url: str) -> list[tuple[Any, ...]]:
@@ -57,18 +57,18 @@ def rows_of(url: str) -> list[tuple[Any, ...]]:
 
 
 def differences(
-    wanted: Iterable[tuple[Any, ...]], found: Iterable[tuple[Any, ...]]
+    database_rows: Iterable[tuple[Any, ...]], table_rows: Iterable[tuple[Any, ...]]
 ) -> dict[str, list[Any]]:
     """Return the ids of rows that are missing, twice, too many, or different.
 
     Args:
-        wanted: The rows of the database.
-        found: Those of the table, in the same order of columns.
+        database_rows: The rows of the database.
+        table_rows: Those of the table, in the same order of columns.
     """
-    expected = {row[0]: row for row in wanted}
+    expected = {row[0]: row for row in database_rows}
     seen: dict[Any, tuple[Any, ...]] = {}
     twice = []
-    for row in found:
+    for row in table_rows:
         if row[0] in seen:
             twice.append(row[0])
         seen[row[0]] = row

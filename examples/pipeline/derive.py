@@ -23,7 +23,7 @@ from examples.pipeline.waiting import wait_for
 from lance_stream import Derivation, derive
 
 CLEANUP_SECONDS = 600
-KEPT = timedelta(hours=1)
+RETENTION = timedelta(hours=1)
 """How long versions are kept that are not the newest; longer than any reader takes."""
 
 
@@ -52,13 +52,13 @@ def main() -> None:
     cleaned = 0.0
     while not stopped:
         if time.monotonic() - cleaned > CLEANUP_SECONDS:
-            lance_stream.open_dataset(settings.table).cleanup(older_than=KEPT)
+            lance_stream.open_dataset(settings.table).cleanup(older_than=RETENTION)
             cleaned = time.monotonic()
         started = time.time()
         done = derivation.run()
         seconds = time.time() - started
         if done.num_commits:
-            made = {
+            counts = {
                 "pieces": done.num_commits,
                 "checked": done.num_checked,
                 "computed": done.num_computed,
@@ -66,7 +66,7 @@ def main() -> None:
                 "in_place": done.num_in_place,
                 "seconds": seconds,
             }
-            totals = {name: totals.get(name, 0) + number for name, number in made.items()}
+            totals = {name: totals.get(name, 0) + number for name, number in counts.items()}
         if not has_indices:
             has_indices = create_indices(settings.table)
         figures.write(report, {**totals, "has_indices": has_indices})

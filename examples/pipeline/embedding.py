@@ -29,18 +29,18 @@ def load_model() -> Any:
 
     root.handlers[:] = handlers
     root.setLevel(level)
-    own_files = Path(wordllama.__file__).parent  # where it would only look for the weights
-    return wordllama.WordLlama.load(dim=DIMENSIONS, cache_dir=own_files, disable_download=True)
+    model_folder = Path(wordllama.__file__).parent  # where it would only look for the weights
+    return wordllama.WordLlama.load(dim=DIMENSIONS, cache_dir=model_folder, disable_download=True)
 
 
 def embed_texts(texts: Iterable[str | None]) -> npt.NDArray[np.float32]:
     """Return (n, 256) vectors of length 1; those of empty texts are zero."""
-    given = [text or "" for text in texts]
-    if not given:
+    strings = [text or "" for text in texts]
+    if not strings:
         return np.zeros((0, DIMENSIONS), np.float32)
-    order = np.argsort([len(value) for value in given], kind="stable")  # the model pads texts
-    vectors = np.empty((len(given), DIMENSIONS), np.float32)
-    vectors[order] = load_model().embed([given[place] for place in order])
+    order = np.argsort([len(value) for value in strings], kind="stable")  # the model pads texts
+    vectors = np.empty((len(strings), DIMENSIONS), np.float32)
+    vectors[order] = load_model().embed([strings[index] for index in order])
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.where(lengths, lengths, np.float32(1))
 

@@ -18,10 +18,10 @@ def write(path: Path, figures: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any]:
     """Return the figures of a file; none if there are none yet."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
+        values: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return values
 
 
 def quantile(values: Sequence[float], fraction: float) -> float | None:

@@ -57,8 +57,8 @@ class Changes:
 
     def look(self, connection: psycopg.Connection) -> None:
         """Learn which rows there are."""
-        found = connection.execute(f"SELECT id FROM {NAME} ORDER BY id").fetchall()
-        self._ids = [key for (key,) in found]
+        rows = connection.execute(f"SELECT id FROM {NAME} ORDER BY id").fetchall()
+        self._ids = [key for (key,) in rows]
         (last,) = connection.execute(f"SELECT coalesce(max(id), 0) FROM {NAME}").fetchone() or (0,)
         self._next = max(self._next, last + 1)
 
@@ -78,13 +78,13 @@ class Changes:
             self._insert(connection, self._new_id())
             done["inserts"] += 1
             return
-        place = self._chance.randrange(len(self._ids))
-        key = self._ids[place]
+        index = self._chance.randrange(len(self._ids))
+        key = self._ids[index]
         match kind:
             case "change text":
-                made = self._article(key)
+                new_article = self._article(key)
                 query = f"UPDATE {NAME} SET title = %s, body = %s, {_UPDATE}"
-                connection.execute(query, (made.title, made.body, key))
+                connection.execute(query, (new_article.title, new_article.body, key))
                 done["updates"] += 1
             case "change others":
                 query = f"UPDATE {NAME} SET state = %s, price = %s, {_UPDATE}"
@@ -92,18 +92,18 @@ class Changes:
                 connection.execute(query, (state, price(self._chance), key))
                 done["updates"] += 1
             case "delete":
-                self._ids[place] = self._ids[-1]
+                self._ids[index] = self._ids[-1]
                 self._ids.pop()
                 connection.execute(f"DELETE FROM {NAME} WHERE id = %s", (key,))
                 done["deletes"] += 1
             case "change key":
-                self._ids[place] = self._new_id()
+                self._ids[index] = self._new_id()
                 query = f"UPDATE {NAME} SET id = %s, {_UPDATE}"
-                connection.execute(query, (self._ids[place], key))
+                connection.execute(query, (self._ids[index], key))
                 done["updates"] += 1
             case "insert again":
                 connection.execute(f"DELETE FROM {NAME} WHERE id = %s", (key,))
-                self._ids[place] = self._ids[-1]
+                self._ids[index] = self._ids[-1]
                 self._ids.pop()
                 self._insert(connection, key)
                 done["deletes"] += 1
@@ -111,11 +111,11 @@ class Changes:
 
     def _article(self, key: int) -> Article:
         """Return an article; most have a word that no other has: a search for it finds this one."""
-        made = article(self._chance)
-        if not made.body:
-            return made
+        new_article = article(self._chance)
+        if not new_article.body:
+            return new_article
         word = f"{key}x{self._chance.getrandbits(32):08x}"
-        return replace(made, body=f"{made.body} {CASE}{word}")
+        return replace(new_article, body=f"{new_article.body} {CASE}{word}")
 
     def _new_id(self) -> int:
         self._next += 1

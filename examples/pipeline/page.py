@@ -62,15 +62,15 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        asked = urllib.parse.urlsplit(self.path)
-        match asked.path:
+        url = urllib.parse.urlsplit(self.path)
+        match url.path:
             case "/":
                 self._send(HTTPStatus.OK, "text/html; charset=utf-8", PAGE.read_bytes())
             case "/figures":
-                found = figures.read(self.server.figures)
-                self._send_json(HTTPStatus.OK, {**found, "asked_at": time.time()})
+                numbers = figures.read(self.server.figures)
+                self._send_json(HTTPStatus.OK, {**numbers, "asked_at": time.time()})
             case "/search":
-                query = urllib.parse.parse_qs(asked.query)
+                query = urllib.parse.parse_qs(url.query)
                 self._search(query.get("q", [""])[0], query.get("by", ["words"])[0])
             case _:
                 self._send_json(HTTPStatus.NOT_FOUND, {"error": "there is no such page"})
@@ -78,8 +78,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _search(self, text: str, by: str) -> None:
         ways = {"words": self.server.search.words, "neighbours": self.server.search.neighbours}
         if by not in ways:
-            known = " or ".join(ways)
-            self._send_json(HTTPStatus.BAD_REQUEST, {"error": f"by is {known}, not {by!r:.50}"})
+            names = " or ".join(ways)
+            self._send_json(HTTPStatus.BAD_REQUEST, {"error": f"by is {names}, not {by!r:.50}"})
             return
         if len(text) > MOST_CHARACTERS:
             problem = f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are searched"

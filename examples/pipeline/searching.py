@@ -12,7 +12,7 @@ from lance.query import MatchQuery, MultiMatchQuery
 from examples.pipeline.embedding import embed_texts, words_of
 
 TEXT_COLUMNS = ["title", "body"]
-SHOWN = ["id", "title", "body", "product", "state", "price", "updated_at"]
+RESULT_COLUMNS = ["id", "title", "body", "product", "state", "price", "updated_at"]
 PARTITIONS = 8
 LEAST_ROWS = 512
 """With fewer, no index pays."""
@@ -35,15 +35,15 @@ def create_indices(table: str) -> bool:
         return False
     if ds.count_rows("embedding IS NOT NULL") < LEAST_ROWS:
         return False
-    known = {
+    indexed = {
         column for describe_index in ds.describe_indices() for column in describe_index.field_names
     }
-    if "id" not in known:
+    if "id" not in indexed:
         ds.create_scalar_index("id", "BTREE")
     for column in TEXT_COLUMNS:
-        if column not in known:
+        if column not in indexed:
             ds.create_scalar_index(column, "INVERTED", **_WORDS)
-    if "embedding" not in known:
+    if "embedding" not in indexed:
         ds.create_index("embedding", "IVF_FLAT", metric="cosine", num_partitions=PARTITIONS)
     return True
 
@@ -69,15 +69,15 @@ class Search:
             return self._opened
 
     def words(
-        self, query: str, limit: int = 10, columns: Sequence[str] = SHOWN
+        self, query: str, limit: int = 10, columns: Sequence[str] = RESULT_COLUMNS
     ) -> list[dict[str, Any]]:
         """Return the rows with any of the words, the best match first."""
         if not words_of(query):
             return []
-        wanted = MultiMatchQuery(query, TEXT_COLUMNS)
+        text_query = MultiMatchQuery(query, TEXT_COLUMNS)
         scan = self.newest.scanner(
             [*columns, "_score"],
-            full_text_query=wanted,
+            full_text_query=text_query,
             limit=limit,
             disable_scoring_autoprojection=True,
         )
@@ -87,17 +87,17 @@ class Search:
     def with_word(self, word: str, column: str) -> set[int]:
         """Return the ids of all rows that have a word in a column."""
         ds = self.newest
-        wanted = MatchQuery(word, column)
+        text_query = MatchQuery(word, column)
         scan = ds.scanner(
             ["id"],
-            full_text_query=wanted,
+            full_text_query=text_query,
             limit=max(ds.count_rows(), 1),
             disable_scoring_autoprojection=True,
         )
         return set(scan.to_table()["id"].to_pylist())
 
     def neighbours(
-        self, query: str, limit: int = 10, columns: Sequence[str] = SHOWN
+        self, query: str, limit: int = 10, columns: Sequence[str] = RESULT_COLUMNS
     ) -> list[dict[str, Any]]:
         """Return the rows whose vectors are nearest to that of a text."""
         return self.nearest(embed_texts([query])[0], limit, columns, probes=PARTITIONS // 2)

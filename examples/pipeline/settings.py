@@ -36,12 +36,12 @@ class Settings:
     @classmethod
     def read(cls) -> "Settings":
         """Return the settings of this process's environment."""
-        given = {
+        values = {
             name: os.environ[variable]
             for name in cls.__dataclass_fields__
             if (variable := PREFIX + name.upper()) in os.environ
         }
-        return cls(**given)
+        return cls(**values)
 
     def as_environment(self) -> dict[str, str]:
         """Return the variables from which another process reads the same settings."""

@@ -47,7 +47,7 @@ class Running:
         self._next_start = 0.0
         self._failures = 0
         self._started = 0.0
-        self._asked = 0.0
+        self._last_check = 0.0
         self._check: Future[bool] | None = None
 
     @property
@@ -76,8 +76,8 @@ class Running:
             self._check = None
         if self.process is None:
             return
-        if self._check is None and now - self._asked >= check_seconds:
-            self._asked = now
+        if self._check is None and now - self._last_check >= check_seconds:
+            self._last_check = now
             self._check = pool.submit(self.part.answers)
         if not self.works and now - self._started > self.part.start_seconds:
             say(f"{self.part.name} does not answer: it is started again. {self.problem}")
@@ -108,7 +108,7 @@ class Running:
 
     def _start(self, say: Callable[[str], None]) -> None:
         self.restarts += 1
-        self._started = self._asked = time.monotonic()
+        self._started = self._last_check = time.monotonic()
         try:
             self.part.prepare()
             part = self.part
@@ -204,7 +204,9 @@ class Supervisor:
             if time.monotonic() > deadline:
                 if what is None:
                     return False
-                raise PartError(f"{what} did not happen in {seconds:.0f} s.\n{self.said()}")
+                raise PartError(
+                    f"{what} did not happen in {seconds:.0f} s.\n{self.failure_output()}"
+                )
             self.step()
             time.sleep(0.1)
         return True
@@ -231,7 +233,7 @@ class Supervisor:
         """End a part in order, and do not start it again."""
         self.running.pop(name).stop()
 
-    def said(self, num_characters: int = 1500) -> str:
+    def failure_output(self, num_characters: int = 1500) -> str:
         """Return the end of what each part that does not work has printed."""
         texts = []
         for name, value in self.running.items():

@@ -27,10 +27,12 @@ LIMIT = 10
 def rows_differ(settings: Settings) -> dict[str, list[Any]]:
     """Return which rows of the table are not those of the database, as lists of ids."""
     table = lance.dataset(settings.table).to_table(list(database.COLUMNS))
-    found = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    table_rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
     return {
         name: ids
-        for name, ids in database.differences(database.rows_of(settings.database), found).items()
+        for name, ids in database.differences(
+            database.rows_of(settings.database), table_rows
+        ).items()
         if ids
     }
 
@@ -63,10 +65,10 @@ def searches_differ(settings: Settings, seed: int = 0) -> list[str]:
         words = words_of(chance.choice([value for value in texts["body"] if value]))
         query = " ".join(chance.sample(words, min(len(words), 3)))
         vector = embed_texts([query])[0]
-        wanted = nearest_by_hand(ids, vectors, vector, LIMIT)
-        found = [(row["id"], row["_distance"]) for row in search.nearest(vector, LIMIT)]
-        if not same_neighbours(wanted, found):
-            wrong.append(f"neighbours of {query!r}: {found} instead of {wanted}")
+        exact = nearest_by_hand(ids, vectors, vector, LIMIT)
+        actual = [(row["id"], row["_distance"]) for row in search.nearest(vector, LIMIT)]
+        if not same_neighbours(exact, actual):
+            wrong.append(f"neighbours of {query!r}: {actual} instead of {exact}")
         word = chance.choice(words)
         for name in TEXT_COLUMNS:
             hits = search.with_word(word, name)
@@ -79,18 +81,18 @@ def searches_differ(settings: Settings, seed: int = 0) -> list[str]:
     return wrong
 
 
-def same_neighbours(wanted: list[tuple[int, float]], found: list[tuple[int, float]]) -> bool:
+def same_neighbours(expected: list[tuple[int, float]], actual: list[tuple[int, float]]) -> bool:
     """Return whether two results are equal; rows of the same distance may stand for each other."""
-    if len(wanted) != len(found) or len({key for key, _ in found}) != len(found):
+    if len(expected) != len(actual) or len({key for key, _ in actual}) != len(actual):
         return False
-    if not wanted:
+    if not expected:
         return True
-    far = [np.array([value for _, value in result]) for result in (wanted, found)]
+    far = [np.array([value for _, value in result]) for result in (expected, actual)]
     if not np.allclose(*far, atol=1e-5):
         return False
-    last = wanted[-1][1] - 1e-5
-    near = [{key for key, value in result if value < last - 1e-5} for result in (wanted, found)]
-    others = {key for key, value in found if value < last + 3e-5}
+    last = expected[-1][1] - 1e-5
+    near = [{key for key, value in result if value < last - 1e-5} for result in (expected, actual)]
+    others = {key for key, value in actual if value < last + 3e-5}
     return near[0] <= others
 
 

@@ -33,7 +33,7 @@ from lance_stream.errors import LanceStreamError
 
 LOOK_SECONDS = 0.1
 WINDOW_SECONDS = 60
-KEPT_POINTS = 180
+MAX_POINTS = 180
 PROBE_SECONDS = 2.0
 
 _NEWEST = f"""
@@ -59,12 +59,12 @@ class Samples:
 
     def summary(self, since: float = 0) -> dict[str, Any]:
         """Return how many there are since a time, and p50, p95 and the largest."""
-        found = [seconds for at, seconds in self._all if at >= since]
+        samples = [seconds for at, seconds in self._all if at >= since]
         return {
-            "count": len(found),
-            "p50": figures.quantile(found, 0.5),
-            "p95": figures.quantile(found, 0.95),
-            "max": max(found, default=None),
+            "count": len(samples),
+            "p50": figures.quantile(samples, 0.5),
+            "p95": figures.quantile(samples, 0.95),
+            "max": max(samples, default=None),
         }
 
 
@@ -78,21 +78,21 @@ class Watch:
     Attributes:
         in_table: From commit in the database until a reader of the table has the row.
         embedded: The same of rows whose text changed, with their new vector.
-        found: The same of some rows, until searches find them: "words" and "neighbours".
+        searches: The same of some rows, until searches find them: "words" and "neighbours".
         missed: How many rows searches did not find in time.
         newest_commit: The newest commit of the database that the table has, in seconds since 1970.
     """
 
     def __init__(self, settings: Settings, describe: Callable[[], dict[str, Any]] = dict) -> None:
         self.in_table, self.embedded = Samples(), Samples()
-        self.found = {"words": Samples(), "neighbours": Samples()}
+        self.searches = {"words": Samples(), "neighbours": Samples()}
         self.missed = 0
         self.newest_commit = 0.0
         self._settings = settings
         self._describe = describe
         self._positions: dict[int, int] = {}
         self._table: Dataset | None = None
-        self._points: deque[dict[str, Any]] = deque(maxlen=KEPT_POINTS)
+        self._points: deque[dict[str, Any]] = deque(maxlen=MAX_POINTS)
         self._closed = threading.Event()
         self._changes = (0.0, 0)
         self._rows = 0
@@ -200,7 +200,8 @@ class Watch:
                 "fresh": {"recent": recent, "all": self.in_table.summary()},
                 "embedded": self.embedded.summary(now - WINDOW_SECONDS),
                 "found": {
-                    name: value.summary(now - WINDOW_SECONDS) for name, value in self.found.items()
+                    name: value.summary(now - WINDOW_SECONDS)
+                    for name, value in self.searches.items()
                 },
                 "missed": self.missed,
                 "parts": self._describe(),
@@ -245,7 +246,7 @@ class Watch:
                 for name in list(missing):
                     if key in {row["id"] for row in missing[name]()}:
                         now = time.time()
-                        self.found[name].add([now - committed], now)
+                        self.searches[name].add([now - committed], now)
                         del missing[name]
                 if missing:
                     if connection.execute(_STILL, (key, title, body)).fetchone() is None:

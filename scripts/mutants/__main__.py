@@ -35,7 +35,7 @@ from warm import TESTS, Fate, MutationRunner, Plan, pytest_options
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lance_stream"
 # What decides nothing, needs servers that no recorded test has, or runs in a process of its own.
-LEFT_OUT = (
+EXCLUDED = (
     "*/__init__.py", "*/manifest_stores/postgresql.py", "*/manifest_stores/dynamodb.py",
     "snapshot/html.py", "maintenance/indices/child.py",
 )  # fmt: skip
@@ -85,19 +85,23 @@ def choose(packages: list[str], number: int, seed: str, only: str) -> list[Mutat
         return hashlib.sha256(f"{seed} {mutation}".encode()).digest()
 
     omitted = equivalents()
-    found: dict[str, list[Mutation]] = defaultdict(list)
+    by_package: dict[str, list[Mutation]] = defaultdict(list)
     sizes: dict[str, int] = {}
     for package in packages:
         for path in sorted((PACKAGE / package).rglob("*.py")):
-            if not any(fnmatch(str(path.relative_to(PACKAGE)), some) for some in LEFT_OUT):
+            if not any(fnmatch(str(path.relative_to(PACKAGE)), some) for some in EXCLUDED):
                 source = path.read_bytes()
-                found[package] += mutations(str(path.relative_to(ROOT)), source)
+                by_package[package] += mutations(str(path.relative_to(ROOT)), source)
                 sizes[package] = sizes.get(package, 0) + source.count(b"\n")
     sample: list[Mutation] = []
-    for package, several in found.items():
+    for package, several in by_package.items():
         share = max(5, round(number * sizes[package] / sum(sizes.values())))
-        left = [each for each in several if str(each) not in omitted and only in str(each)]
-        sample += heapq.nsmallest(share, left, key=rank)
+        candidates = [
+            mutation
+            for mutation in several
+            if str(mutation) not in omitted and only in str(mutation)
+        ]
+        sample += heapq.nsmallest(share, candidates, key=rank)
     return sorted(sample, key=rank)
 
 

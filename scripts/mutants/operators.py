@@ -62,7 +62,7 @@ def mutations(path: str, source: bytes) -> list[Mutation]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found: list[Mutation] = []
+    all_mutations: list[Mutation] = []
     names: dict[str, int] = {}
     for scope, node, after in _visit(ast.parse(source), ""):
         span = (
@@ -72,8 +72,8 @@ def mutations(path: str, source: bytes) -> list[Mutation]:
         lines = node.lineno, node.end_lineno
         mutation = Mutation(path, scope, lines, span, source[slice(*span)].decode(), after)
         number = names[str(mutation)] = names.get(str(mutation), 0) + 1
-        found.append(Mutation(*(*vars(mutation).values(),)[:-1], number))
-    return found
+        all_mutations.append(Mutation(*(*vars(mutation).values(),)[:-1], number))
+    return all_mutations
 
 
 def equivalents() -> set[str]:
@@ -126,8 +126,8 @@ def _changed(node: Any, scope: str) -> Iterator[Any]:
             yield ast.Compare(left, [_OTHER_OPERATOR[type(op)](), *ops], comparators)
         case ast.BoolOp(op, values):
             yield ast.BoolOp(_OTHER_OPERATOR[type(op)](), values)
-            for place in range(len(values)):
-                rest = values[:place] + values[place + 1 :]
+            for index in range(len(values)):
+                rest = values[:index] + values[index + 1 :]
                 yield rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
         case ast.UnaryOp(ast.Not(), operand):
             yield operand

@@ -6,11 +6,11 @@ from benchmarks.freshness import Arrivals
 
 def arrivals(*batches: tuple[float, list[int]]) -> Arrivals:
     """Rows of a source that began at 100 s and makes 1000 a second."""
-    made = Arrivals()
+    source = Arrivals()
     for now, numbers in batches:
         stamps = np.array([100 + number / 1000 for number in numbers])
-        made.batches.append((now, stamps, np.array(numbers, np.int64)))
-    return made
+        source.batches.append((now, stamps, np.array(numbers, np.int64)))
+    return source
 
 
 def test_ages_begin_when_rows_are_emitted() -> None:

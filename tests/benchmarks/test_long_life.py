@@ -25,8 +25,8 @@ def test_workload_batches_add_up(keys: str) -> None:
     for number in (1, 2, 3):
         batch = workload.batch(number)
         assert batch.num_rows == 100
-        known = sum(key in stored for key in batch["key"].to_pylist())
-        assert known == 90
+        num_updates = sum(key in stored for key in batch["key"].to_pylist())
+        assert num_updates == 90
         stored.update(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
     assert len(stored) == workload.num_rows(3) == 1030
     assert sum(stored.values()) == workload.sum_of_values(3)

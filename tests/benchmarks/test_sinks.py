@@ -10,7 +10,7 @@ import pytest
 from benchmarks.rivals.__main__ import bars, table
 from benchmarks.rivals.picture import Bar, draw
 from benchmarks.sinks.contenders import CONTENDERS
-from benchmarks.sinks.turns import Figures, check_rows, run_turns, settled_median
+from benchmarks.sinks.turns import Figures, check_rows, run_turns, warm_median
 from benchmarks.sinks.workload import Sums, Workload
 
 
@@ -43,9 +43,9 @@ def test_upserts_are_nine_tenths_updates(tmp_path: Path) -> None:
 
 def test_the_first_batch_is_a_warm_up() -> None:
     """It is counted only if it is the only one."""
-    assert settled_median([9.0, 1.0, 3.0, 2.0]) == 2.0
-    assert settled_median([9.0]) == 9.0
-    assert settled_median([]) is None
+    assert warm_median([9.0, 1.0, 3.0, 2.0]) == 2.0
+    assert warm_median([9.0]) == 9.0
+    assert warm_median([]) is None
 
 
 NEWEST = Figures({"append": {"lance-stream": [1, 0.1], "parquet": [1, 0.25]}}, {})

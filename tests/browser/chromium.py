@@ -33,11 +33,11 @@ def opened_browser(width: int = 1240, height: int = 900) -> Iterator[Any]:
     """Start a browser with a profile of its own, and end it after the body."""
     from selenium import webdriver
 
-    found = chromium()
-    assert found is not None, (
+    programs = chromium()
+    assert programs is not None, (
         "there is no Chromium: python scripts/install_servers.py .servers chromium"
     )
-    browser, driver = found
+    browser, driver = programs
     with tempfile.TemporaryDirectory(prefix="lance-stream-", ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = browser

@@ -29,8 +29,8 @@ _SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What a terminal got.
+class TerminalOutput:
+    """The output of a program in a terminal.
 
     Attributes:
         code: The exit code.
@@ -81,7 +81,7 @@ def on_terminal(
     environment: Environment | None = None,
     variables: dict[str, str] | None = None,
     has_piped_output: bool = False,
-) -> Shown:
+) -> TerminalOutput:
     """Run a command in this process, with a terminal for stdin, stdout and stderr.
 
     Args:
@@ -116,10 +116,10 @@ def on_terminal(
                 code = program.main(list(words), environment)
         reader.join(_SECONDS)
         assert not reader.is_alive()
-    return Shown(code, b"".join(parts).decode(), piped.getvalue())
+    return TerminalOutput(code, b"".join(parts).decode(), piped.getvalue())
 
 
-def interrupted(*words: str, at: str) -> Shown:
+def interrupted(*words: str, at: str) -> TerminalOutput:
     """Run a command in a process and a terminal of its own, and press Ctrl-C at a text."""
     with _terminal(80) as (ours, theirs):
         process = subprocess.Popen(
@@ -145,7 +145,7 @@ def interrupted(*words: str, at: str) -> Shown:
                 process.send_signal(signal.SIGINT)
         if process.poll() is None and time.monotonic() >= end:
             process.kill()
-    return Shown(process.wait(), seen.decode())
+    return TerminalOutput(process.wait(), seen.decode())
 
 
 @contextmanager

@@ -42,7 +42,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "completion"),
     [
         ("lance-stream cle", "plain,cleanup"),
         ("lance-stream cleanup --dry", "plain,--dry-run"),
@@ -51,7 +51,7 @@ sys.exit(main())
         ("lance-stream completion z", "plain,zsh"),
     ],
 )
-def test_completion_loads_nothing_heavy(words: str, found: str) -> None:
+def test_completion_loads_nothing_heavy(words: str, completion: str) -> None:
     """The shell runs the program at every press of the tab key."""
     variables = {
         "_LANCE_STREAM_COMPLETE": "bash_complete",
@@ -64,4 +64,4 @@ def test_completion_loads_nothing_heavy(words: str, found: str) -> None:
         text=True,
         env={**os.environ, **variables},
     )
-    assert (done.stdout.split(), done.stderr.strip()) == ([found], "")
+    assert (done.stdout.split(), done.stderr.strip()) == ([completion], "")

@@ -112,7 +112,7 @@ def test_limited_sorts_keep_few_rows(
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--order-by", "id downwards"], 2, "no column 'id downwards'"),
         (["--order-by", "id,"], 2, "--order-by must be a list of columns"),
@@ -129,12 +129,12 @@ def test_limited_sorts_keep_few_rows(
     ],
 )
 def test_invalid_queries_are_explained(
-    words: list[str], code: int, said: str, ds: Dataset, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, message: str, ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts depend on the exit code, and nothing may appear on stdout."""
     assert program.main(["query", ds.uri, *words]) == code
     out, err = capsys.readouterr()
-    assert (out, said in err) == ("", True)
+    assert (out, message in err) == ("", True)
 
 
 def test_rows_are_counted(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +208,7 @@ def test_missing_choices_are_listed_on_one_line(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["querry"], "Did you mean query"),
         (["compacy", "x"], "Did you mean compact"),
@@ -226,14 +226,14 @@ def test_missing_choices_are_listed_on_one_line(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_mistyped_words_get_suggestions(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unique abbreviations are accepted, ambiguous ones are not, and typing errors get the nearest
     word.
     """
     code = program.main(words)
     out, err = capsys.readouterr()
-    assert (code in (2, 3), out, said in err) == (True, "", True), err
+    assert (code in (2, 3), out, message in err) == (True, "", True), err
 
 
 def test_folders_list_their_tables(

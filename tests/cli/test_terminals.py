@@ -23,7 +23,7 @@ from lance_stream.cli.inspect import maintenance_advice
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.config import lineage_limits
-from tests.cli.terminals import ESCAPE, Shown, interrupted, on_terminal, typing_in
+from tests.cli.terminals import ESCAPE, TerminalOutput, interrupted, on_terminal, typing_in
 
 WIDE = pa.table(
     {
@@ -76,7 +76,7 @@ READING = [
 ]
 
 
-def given(ds: Dataset, words: list[str]) -> list[str]:
+def with_uri(ds: Dataset, words: list[str]) -> list[str]:
     return [ds.uri if word == "URI" else word for word in words]
 
 
@@ -86,7 +86,7 @@ def test_a_pipe_gets_plain_text(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A pipe gets neither styles nor progress or warnings on stderr."""
-    assert program.main(given(ds, words)) == 0
+    assert program.main(with_uri(ds, words)) == 0
     printed = capsys.readouterr()
     assert printed.out
     assert printed.err == ""
@@ -101,9 +101,9 @@ def test_styles_can_be_switched_off(
     """`NO_COLOR` and dumb terminals are conventions, and the text must be the
     same without styles.
     """
-    screen = on_terminal(*given(ds, words), variables=variables)
+    screen = on_terminal(*with_uri(ds, words), variables=variables)
     assert (screen.code, ESCAPE in screen.raw) == (0, False)
-    styled = on_terminal(*given(ds, words))
+    styled = on_terminal(*with_uri(ds, words))
     assert f"{ESCAPE}[1m" in styled.raw
     assert [line.rstrip() for line in styled.lines] == [line.rstrip() for line in screen.lines]
 
@@ -113,7 +113,7 @@ def test_styles_can_be_switched_off(
 def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
     """Escape sequences in data could rename the window or type commands for the user."""
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
-    screen = on_terminal(*given(hostile, words), width=200)
+    screen = on_terminal(*with_uri(hostile, words), width=200)
     assert screen.code == 0
     assert all(value.isprintable() or value == "\n" for value in screen.text)
     if words[0] == "show":
@@ -125,7 +125,7 @@ def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset)
 @pytest.mark.parametrize("words", [["head", "URI"], ["changes", "URI"]], ids=" ".join)
 def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> None:
     """Wrapped lines destroy a table, so columns that do not fit are omitted with a note."""
-    screen = on_terminal(*given(ds, words), width=width)
+    screen = on_terminal(*with_uri(ds, words), width=width)
     note, *lines = screen.lines
     assert all(columns_of(line) <= width for line in lines)
     assert ("omitted" in note) == (width < 200 or words[0] == "changes")
@@ -201,13 +201,13 @@ LONG = [
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
     """Progress goes to the terminal even if the result goes to a pipe, and is erased at the end."""
-    screen = on_terminal(*given(ds, words), has_piped_output=True)
+    screen = on_terminal(*with_uri(ds, words), has_piped_output=True)
     assert screen.code == 0
     assert screen.raw.count("\r") > 1
     assert screen.raw.rstrip().endswith("\x1b[2K")
     assert ESCAPE not in screen.piped
     assert screen.piped
-    quiet = on_terminal(*given(ds, words), has_piped_output=True, variables={"TERM": "dumb"})
+    quiet = on_terminal(*with_uri(ds, words), has_piped_output=True, variables={"TERM": "dumb"})
     assert quiet.raw == ""
 
 
@@ -223,7 +223,7 @@ def test_updates_of_indices_show_progress(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_programs_get_no_progress(words: list[str], ds: Dataset) -> None:
     """Who asks for JSON on a terminal records it, as `script` does, or pastes it."""
-    screen = on_terminal(*given(ds, words), "--json", has_piped_output=True)
+    screen = on_terminal(*with_uri(ds, words), "--json", has_piped_output=True)
     assert (screen.code, screen.raw) == (0, "")
 
 
@@ -271,7 +271,7 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
 def test_errors_are_one_paragraph(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A traceback hides the message, and `--debug` shows it before or after the command."""
 
-    def fail(*_: object, **__: object) -> Shown:
+    def fail(*_: object, **__: object) -> TerminalOutput:
         raise RuntimeError("broken \x1b[31m")
 
     monkeypatch.setattr(Dataset, "cleanup", fail)
@@ -309,7 +309,7 @@ def test_every_command_prints_json(
     words: list[str], ds: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Scripts parse the output of any command."""
-    printed = documents(capsys, *given(ds, words), "--json")
+    printed = documents(capsys, *with_uri(ds, words), "--json")
     is_silent = words[:1] == ["verify"] and "--against" not in words  # nothing is wrong
     is_empty = words[0] in ("branches", "streams") or words[:2] == ["quarantine", "list"]
     assert bool(printed) != (is_silent or is_empty)

@@ -244,7 +244,7 @@ def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         (["--after", "3"], ["update_preimage", "update_postimage", "delete"]),
         (["--after", "3", "--no-pre-images"], ["update_postimage", "delete"]),
@@ -260,12 +260,12 @@ def test_changes_prints_the_feed(run: Run, ds: Dataset) -> None:
     ],
 )
 def test_changes_takes_an_interval(
-    run: Run, ds: Dataset, words: list[str], wanted: list[str]
+    run: Run, ds: Dataset, words: list[str], expected: list[str]
 ) -> None:
     """`--after` excludes its version and `--through` includes it, for numbers and tags."""
     ds.tags.create("gold", 2)
     printed = objects(answer(run, "changes", ds.uri, *words, "--format", "json"))
-    assert [row["_change_type"] for row in printed] == wanted
+    assert [row["_change_type"] for row in printed] == expected
 
 
 def test_filters_may_use_unselected_columns(run: Run, ds: Dataset) -> None:
@@ -569,7 +569,7 @@ def test_a_folder_of_tables_names_them(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["changes", "URI", "--after", "9"], 2, "after version 9"),
         (["changes", "URI", "--filter", "id ="], 2, "is not a SQL expression"),
@@ -593,12 +593,12 @@ def test_a_folder_of_tables_names_them(run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_failures_have_messages_and_exit_codes(
-    run: Run, ds: Dataset, words: list[str], code: int, said: str
+    run: Run, ds: Dataset, words: list[str], code: int, message: str
 ) -> None:
     """Scripts tell wrong usage, missing objects and unsupported features apart by the exit code."""
     got, out, err = run(*[ds.uri if word == "URI" else word for word in words])
     assert (got, out) == (code, "")
-    assert said in err
+    assert message in err
 
 
 def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:

@@ -74,13 +74,13 @@ class Site:
     def run(
         self, jobs: Sequence[Mapping[str, Any]], conf: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
-        """Run jobs in a driver, and return what it has said."""
+        """Run jobs in a driver, and return its messages."""
         return finish(self.start_driver(jobs, conf))
 
     def await_death(self, driver: Program, meeting: Meeting) -> None:
         """Wait until a driver is killed at a meeting, and nothing is left of what it began."""
         driver.wait(JOB_SECONDS)
-        assert meeting.took_place, driver.output()[-5000:]
+        assert meeting.is_complete, driver.output()[-5000:]
         wait_until(lambda: not self.cluster.has_executors(), 60)
         self.proxy.quiet(60)
         self.proxy.clear()
@@ -185,7 +185,7 @@ def driver_settings(cluster: Cluster) -> dict[str, str]:
 
 def start_program(
     machine: Machine,
-    given: Mapping[str, Any],
+    job_description: Mapping[str, Any],
     command: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> Program:
@@ -193,24 +193,24 @@ def start_program(
 
     Args:
         machine: The machine.
-        given: What the file of jobs has.
+        job_description: What the file of jobs has.
         command: What runs the program; the machine's Python by default.
         variables: See `Machine.start`.
     """
-    (machine.folder / "jobs.json").write_text(json.dumps(given))
+    (machine.folder / "jobs.json").write_text(json.dumps(job_description))
     program = [*(command or [machine.python]), "programs/driver.py", "jobs.json"]
     return machine.start(program, "driver", variables)
 
 
 def finish(program: Program) -> list[dict[str, Any]]:
-    """Wait for such a program, and return what it has said."""
+    """Wait for such a program, and return its messages."""
     status = program.wait(JOB_SECONDS)
     assert status == 0, program.output()[-5000:]
-    return said(program)
+    return messages_of(program)
 
 
-def said(program: Program) -> list[dict[str, Any]]:
-    """Return what such a program has said so far."""
+def messages_of(program: Program) -> list[dict[str, Any]]:
+    """Return the messages that such a program has printed so far."""
     return [json.loads(line) for line in program.output().splitlines() if line.startswith("{")]
 
 

@@ -110,7 +110,7 @@ def by_row_id(rows: Rows) -> ByRowId:
 def after(before: ByRowId, changes: Rows) -> ByRowId:
     """Return rows after the changes of a feed, which must fit them."""
     rows = dict(before)
-    for change in sorted(changes, key=lambda each: each["_commit_version"]):
+    for change in sorted(changes, key=lambda entry: entry["_commit_version"]):
         row_id, kind = change["_rowid"], change["_change_type"]
         row = {name: change[name] for name in COLUMNS}
         if kind in ("delete", "update_preimage"):

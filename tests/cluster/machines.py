@@ -65,13 +65,13 @@ class Program:
         process: Its process here.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], said: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], output_file: Path) -> None:
         self.process = process
-        self.said = said
+        self.output_file = output_file
 
     def output(self) -> str:
         """Return what it has printed."""
-        return self.said.read_text(errors="replace")
+        return self.output_file.read_text(errors="replace")
 
     def wait(self, timeout_seconds: float) -> int:
         """Wait for its end, and return its status; kill it after the time."""
@@ -87,12 +87,12 @@ class Program:
         """Wait until it has printed a text, and return the rest of that line."""
         lines: list[str] = []
 
-        def is_said() -> bool:
+        def is_printed() -> bool:
             lines.extend(self.output().partition(text)[1:])
             assert lines[-2] or self.process.poll() is None, self.output()[-3000:]
             return bool(lines[-2]) and "\n" in lines[-1]
 
-        wait_until(is_said, timeout_seconds, lambda: self.output()[-3000:])
+        wait_until(is_printed, timeout_seconds, lambda: self.output()[-3000:])
         return lines[-1].partition("\n")[0]
 
     def find(self, *words: str) -> list[int]:
@@ -146,7 +146,7 @@ class Machine:
             if path.name != "env":
                 is_folder = path.is_dir() and not path.is_symlink()
                 shutil.rmtree(path) if is_folder else path.unlink()
-        for name in ("tmp", "home", "said"):
+        for name in ("tmp", "home", "output"):
             (self.folder / name).mkdir()
         shutil.copytree(_PROGRAMS, self.folder / "programs")
         shutil.copytree(_CONF, self.folder / "conf")
@@ -220,9 +220,9 @@ class Machine:
             name: Of the file of the machine that its output goes to.
             variables: Of its environment, besides those of all programs of the machine.
         """
-        said = self.folder / "said" / name
+        output_file = self.folder / "output" / name
         here = [str(os.getpid()), str(ROOT), str(self.folder)]
-        with said.open("wb") as output:
+        with output_file.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-S", "-E", str(_ISOLATED), *here, *command],
                 env={**self.environment(), **(variables or {})},
@@ -232,7 +232,7 @@ class Machine:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        self._programs.append(Program(process, said))
+        self._programs.append(Program(process, output_file))
         return self._programs[-1]
 
     def start_spark(self, kind: str, *arguments: str) -> Program:

@@ -30,7 +30,7 @@ class Meeting:
     def __init__(self, num_requests: int, act: Callable[[], object]) -> None:
         self._barrier = threading.Barrier(num_requests, self._act)
         self._deed = act
-        self.took_place = False
+        self.is_complete = False
 
     def fault(self, then: Fault | None = None) -> Act:
         """Return the fault of one of the requests: it waits, and then meets another fault."""
@@ -38,4 +38,4 @@ class Meeting:
 
     def _act(self) -> None:
         self._deed()
-        self.took_place = True
+        self.is_complete = True

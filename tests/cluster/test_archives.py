@@ -128,7 +128,7 @@ def submitted(
     options: Sequence[str],
     variables: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """Run jobs by spark-submit, and return what they have said."""
+    """Run jobs by spark-submit, and return their messages."""
     command = [str(site.driver.spark_home / "bin" / "spark-submit"), *options]
     for item in driver_settings(site.cluster).items():
         command += ["--conf", "=".join(item)]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.drivers import Site, said
+from tests.cluster.drivers import Site, messages_of
 from tests.cluster.jobs import stream_job
 from tests.cluster.meetings import PATIENT, Meeting
 from tests.servers.store_faults import CutBefore
@@ -39,7 +39,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
             committed[mode] += 2 if moment == "after the commit" else 1
         site.await_death(driver, meeting)
         assert {mode: site.version_of(mode) for mode in STREAMS} == committed
-        batches += said(driver)
+        batches += messages_of(driver)
     batches += site.run(jobs)
     site.check(*STREAMS)
     assert {mode: site.version_of(mode) for mode in STREAMS} == dict.fromkeys(STREAMS, NUM_BATCHES)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.drivers import JOB_SECONDS, Site, said
+from tests.cluster.drivers import JOB_SECONDS, Site, messages_of
 from tests.cluster.jobs import stream_job
 from tests.cluster.meetings import PATIENT, Meeting
 from tests.cluster.standalone import Worker
@@ -84,7 +84,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     batches = site.run(jobs)
     site.check(*STREAMS)
     assert {mode: site.version_of(mode) for mode in STREAMS} == dict.fromkeys(STREAMS, NUM_BATCHES)
-    assert all(not batch.get("skipped") or batch["version"] for batch in said_batches(batches))
+    assert all(not batch.get("skipped") or batch["version"] for batch in batch_messages(batches))
     for mode in STREAMS:
         ds = site.open(mode)
         assert ds.table.store.list("_lance_stream/staged_rows"), "nothing was left behind"
@@ -95,8 +95,8 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     site.check(*STREAMS)
 
 
-def said_batches(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what a driver has said of batches."""
+def batch_messages(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of a driver about batches."""
     return [line for line in lines if "batch" in line]
 
 
@@ -119,5 +119,5 @@ def test_executors_are_killed_at_each_step(site: Site) -> None:
         at_step(site, mode, step, Act(kill, CutBefore()))
     driver = site.start_driver(jobs_of(site), SPECULATION)
     assert driver.wait(JOB_SECONDS) == 0, driver.output()[-5000:]
-    assert sorted(deaths) == sorted(STREAMS), said(driver)
+    assert sorted(deaths) == sorted(STREAMS), messages_of(driver)
     site.check(*STREAMS)

@@ -85,15 +85,15 @@ def test_a_zombie_ends_its_task_late(site: Site) -> None:
 def hold_first_file(site: Site, table: str) -> list[StoreRequest]:
     """Let a table's first data file wait for the table's first commit; return its request."""
     is_committed = threading.Event()
-    held_requests: list[StoreRequest] = []
+    waiting_requests: list[StoreRequest] = []
 
     def hold(request: StoreRequest) -> None:
-        held_requests.append(request)
+        waiting_requests.append(request)
         assert is_committed.wait(SECONDS), "nobody else did the task"
 
     site.proxy.add(Act(hold), key=site.key(f"{table}/data/"), matches=site.by_worker("PUT"))
     site.at_commit(table, 1, Act(lambda _: is_committed.set()))
-    return held_requests
+    return waiting_requests
 
 
 def late_files(site: Site, worker: Worker, after: StoreRequest) -> list[StoreRequest]:

@@ -31,18 +31,18 @@ def test_requests_do_not_grow_with_executors(site: Site) -> None:
 
 def requests_with(site: Site, num_executors: int) -> dict[str, Counter[str]]:
     """Return the requests of each machine, by kind, for the same jobs with some executors."""
-    own_site = replace(site, name=f"with-{num_executors}", batches=[])
-    own_site.add_events(seed=15)
+    new_site = replace(site, name=f"with-{num_executors}", batches=[])
+    new_site.add_events(seed=15)
     site.proxy.clear()
-    upsert = f"{own_site.folder}/upsert"
+    upsert = f"{new_site.folder}/upsert"
     jobs: list[dict[str, Any]] = [
-        *(stream_job(mode, own_site.folder, compact=None) for mode in STREAMS),
+        *(stream_job(mode, new_site.folder, compact=None) for mode in STREAMS),
         {"kind": "feed", "name": "feed", "table": upsert, "ranges": RANGES},
         {"kind": "compact", "table": upsert, "target_rows": 1000},
         {"kind": "cleanup", "table": upsert, "retain_versions": 1},
     ]
-    own_site.run(jobs, {"spark.cores.max": str(num_executors)})
-    own_site.check(*STREAMS)
+    new_site.run(jobs, {"spark.cores.max": str(num_executors)})
+    new_site.check(*STREAMS)
     counts: dict[str, Counter[str]] = {}
     for request in site.proxy.seen():
         counts.setdefault(machine_of(request), Counter())[request.kind] += 1

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from tests.cluster.drivers import JOB_SECONDS, Site, said
+from tests.cluster.drivers import JOB_SECONDS, Site, messages_of
 from tests.cluster.jobs import stream_job
 from tests.cluster.machines import Program, wait_until
 from tests.cluster.meetings import PATIENT, SECONDS, Meeting
@@ -40,12 +40,12 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
     site.proxy.add(killing(site, Worker.kill_python_workers, deaths), at=3, **writes)
     for kill_driver in (CutBefore(), None):  # before a commit of its own, and after it
         driver = site.start_driver([SHARED, compact])
-        site.at_commit("kept", 2, Act(lambda _, each=driver: each.kill(), kill_driver))
+        site.at_commit("kept", 2, Act(lambda _, victim=driver: victim.kill(), kill_driver))
         wait_for_death(site, driver)
-    said_at_end = site.run([SHARED, compact])
+    messages = site.run([SHARED, compact])
     assert len(deaths) == 2
     assert all(deaths)
-    (after,) = [row["version"] for row in said_at_end if "compacted" in row]
+    (after,) = [row["version"] for row in messages if "compacted" in row]
     ds = site.open("kept")
     operations = [version.operation for version in ds.versions()][before:]
     assert operations == ["Rewrite"] * (after - before)
@@ -111,7 +111,7 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
     for mode in ("append", "upsert"):
         site.at_commit(mode, 3, meeting.fault())
     assert driver.wait(JOB_SECONDS) == 0, driver.output()[-5000:]
-    assert meeting.took_place
+    assert meeting.is_complete
     assert all(row["files"] > 0 for row in cleaned(driver))
     site.check("append", "upsert")
     for mode in ("append", "upsert"):
@@ -160,5 +160,5 @@ def wait_for_death(site: Site, driver: Program) -> None:
 
 
 def cleaned(driver: Program) -> list[dict[str, Any]]:
-    """Return what a driver has said about cleanups."""
-    return [message for message in said(driver) if "cleaned" in message]
+    """Return the messages of a driver about cleanups."""
+    return [message for message in messages_of(driver) if "cleaned" in message]

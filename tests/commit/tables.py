@@ -85,15 +85,17 @@ def delete(log: ObjectStoreLog, read_version: int, row_ids: Iterable[int]) -> Tr
     updated, removed = [], []
     for fragment in manifest.fragments:
         ids = ids_of(fragment)
-        dead = dead_of(log.store, fragment)
+        deleted = deleted_offsets_of(log.store, fragment)
         killed = np.flatnonzero(np.isin(ids, targets)).astype(np.uint32)
-        if not len(np.setdiff1d(killed, dead)):
+        if not len(np.setdiff1d(killed, deleted)):
             continue
-        all_dead = np.union1d(dead, killed)
-        if len(all_dead) == fragment.physical_rows:
+        all_deleted = np.union1d(deleted, killed)
+        if len(all_deleted) == fragment.physical_rows:
             removed.append(fragment.id)
             continue
-        file = write_deletion_file(log.store, fragment.id, all_dead, read_version, next(_numbers))
+        file = write_deletion_file(
+            log.store, fragment.id, all_deleted, read_version, next(_numbers)
+        )
         updated.append(
             Fragment(fragment.id, fragment.files, fragment.physical_rows, file, fragment.row_ids)
         )
@@ -143,7 +145,7 @@ def ids_of(fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     return decode_row_ids(fragment.row_ids, fragment.physical_rows).to_array()
 
 
-def dead_of(store: Store, fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint32]]":
+def deleted_offsets_of(store: Store, fragment: Fragment) -> "np.ndarray[Any, np.dtype[np.uint32]]":
     file = fragment.deletion_file
     if file is None:
         return np.empty(0, np.uint32)
@@ -158,5 +160,5 @@ def live_ids(log: ObjectStoreLog, version: int | None = None) -> list[int]:
     manifest = log.read(version or log.latest())
     ids: list[int] = []
     for fragment in manifest.fragments:
-        ids += np.delete(ids_of(fragment), dead_of(log.store, fragment)).tolist()
+        ids += np.delete(ids_of(fragment), deleted_offsets_of(log.store, fragment)).tolist()
     return ids

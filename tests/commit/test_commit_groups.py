@@ -28,7 +28,7 @@ from lance_stream.snapshot import opening
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.upsert.rules import UpsertRules
-from tests.commit.group_places import SCHEMA, GroupPlace, Prepare, in_sqlite
+from tests.commit.table_groups import SCHEMA, Prepare, TableGroup, in_sqlite
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import KEY_ID, SECRET, DynamoTable
@@ -37,7 +37,7 @@ from tests.upsert.large.running_parts import upsert_by_parts
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> GroupPlace:
+def group(tmp_path: Path) -> TableGroup:
     group = in_sqlite(tmp_path)
     group.create()
     return group
@@ -68,67 +68,67 @@ class SharedWatch:
 
 
 @pytest.mark.floors
-def test_a_batch_is_committed_to_all_tables(place: GroupPlace) -> None:
+def test_a_batch_is_committed_to_all_tables(group: TableGroup) -> None:
     """One request has to publish all tables, since a crash between two requests would leave half a
     batch.
     """
     watch = SharedWatch()
-    outcomes = place.commit(0, prepare=watch)
+    outcomes = group.commit(0, prepare=watch)
     assert {name: outcome.is_new for name, outcome in outcomes.items()} == {
         "orders": True,
         "lines": True,
     }
     assert watch.puts == ["put_all_if_not_exist"]
-    assert place.batches() == [[0], [0]]
+    assert group.batches() == [[0], [0]]
     assert [
-        lance_stream.open_dataset(uri, storage_options=place.options).verify()
-        for uri in place.uris.values()
+        lance_stream.open_dataset(uri, storage_options=group.options).verify()
+        for uri in group.uris.values()
     ] == [[], []]
 
 
 @pytest.mark.floors
-def test_a_repeated_batch_changes_nothing(place: GroupPlace) -> None:
+def test_a_repeated_batch_changes_nothing(group: TableGroup) -> None:
     """Spark repeats a batch after a crash, and every table of the group must recognize it."""
-    place.commit(0)
-    outcomes = place.commit(0)
+    group.commit(0)
+    outcomes = group.commit(0)
     assert not any(outcome.is_new for outcome in outcomes.values())
-    assert place.batches() == [[0], [0]]
+    assert group.batches() == [[0], [0]]
 
 
-def test_missing_batches_are_added_to_one_table(place: GroupPlace) -> None:
+def test_missing_batches_are_added_to_one_table(group: TableGroup) -> None:
     """A stream may have written one table before it wrote both."""
-    one = GroupPlace({"orders": place.uris["orders"]}, place.options)
+    one = TableGroup({"orders": group.uris["orders"]}, group.options)
     one.commit(0)
-    outcomes = place.commit(0)
-    assert [outcomes[name].is_new for name in place.uris] == [False, True]
-    assert place.batches() == [[0], [0]]
+    outcomes = group.commit(0)
+    assert [outcomes[name].is_new for name in group.uris] == [False, True]
+    assert group.batches() == [[0], [0]]
 
 
-def test_tables_without_rows_are_left_out(place: GroupPlace) -> None:
+def test_tables_without_rows_are_left_out(group: TableGroup) -> None:
     """A group's batch often has rows for some of the tables only."""
-    outcomes = place.commit(0, only={"lines": 0})
-    assert [outcomes[name].is_new for name in place.uris] == [True, False]
-    assert place.batches() == [[0], []]
+    outcomes = group.commit(0, only={"lines": 0})
+    assert [outcomes[name].is_new for name in group.uris] == [True, False]
+    assert group.batches() == [[0], []]
 
 
-def test_tasks_of_a_member_read_its_table(place: GroupPlace) -> None:
+def test_tasks_of_a_member_read_its_table(group: TableGroup) -> None:
     """On a cluster, tasks get the table of a large upsert, but not the lock of its group."""
-    place.commit(0)
+    group.commit(0)
 
     def upsert_rows(name: str, member: Member) -> TableVersion:
-        table = opening.open_newest(place.uris[name], storage_options=place.options)
+        table = opening.open_newest(group.uris[name], storage_options=group.options)
         rows = pa.table({"batch": [0, 1, 2], "name": ["new"] * 3}, SCHEMA)
         joined = replace(table, log=member.join(table.log))
         return upsert_by_parts(joined, rows, UpsertRules(("batch",))).table
 
-    run_together({name: partial(upsert_rows, name) for name in place.uris})
-    assert place.batches() == [[0, 1, 2], [0, 1, 2]]
+    run_together({name: partial(upsert_rows, name) for name in group.uris})
+    assert group.batches() == [[0, 1, 2], [0, 1, 2]]
 
 
-def test_copies_of_a_member_publish_nothing(place: GroupPlace) -> None:
+def test_copies_of_a_member_publish_nothing(group: TableGroup) -> None:
     """A version that a task published alone would be half a batch."""
     (member,) = CommitGroup(["orders"]).members.values()
-    log: Any = lance_stream.open_dataset(place.uris["orders"], None, place.options).table.log
+    log: Any = lance_stream.open_dataset(group.uris["orders"], None, group.options).table.log
     copy = pickle.loads(pickle.dumps(log.published_by(member)))
     with pytest.raises(AssertionError, match="'orders' belongs to the process of its group"):
         copy.publisher.put_if_not_exists(log.manifests, log.base_uri, None)
@@ -136,7 +136,7 @@ def test_copies_of_a_member_publish_nothing(place: GroupPlace) -> None:
 
 def test_tables_are_created_together(tmp_path: Path) -> None:
     """A table's first version is published like any other."""
-    place = in_sqlite(tmp_path)
+    group = in_sqlite(tmp_path)
     stopped = threading.Event()
 
     def stop_at_second(name: str, _table: TableVersion) -> None:
@@ -149,7 +149,7 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
     from lance_stream.verbs.create import plan_table
 
     def create(name: str, prepare: Prepare, member: Member) -> None:
-        table = plan_table(place.uris[name], SCHEMA, storage_options=place.options)
+        table = plan_table(group.uris[name], SCHEMA, storage_options=group.options)
         prepare(name, table)
         rows = pa.table({"batch": [0], "name": [name]}, SCHEMA)
         fragments = write_input(table, rows)
@@ -158,19 +158,19 @@ def test_tables_are_created_together(tmp_path: Path) -> None:
 
     def create_all(prepare: Prepare) -> None:
         run_together(
-            {name: lambda member, name=name: create(name, prepare, member) for name in place.uris}
+            {name: lambda member, name=name: create(name, prepare, member) for name in group.uris}
         )
 
     with pytest.raises(InvalidInputError, match="no"):
         create_all(stop_at_second)
     with pytest.raises(NotFoundError):
-        place.batches()
+        group.batches()
     create_all(lambda _name, _table: None)
-    assert place.batches() == [[0], [0]]
+    assert group.batches() == [[0], [0]]
 
 
 @pytest.mark.floors
-def test_a_failing_table_stops_the_others(place: GroupPlace) -> None:
+def test_a_failing_table_stops_the_others(group: TableGroup) -> None:
     """The other table has prepared its files by then, which must be deleted so that the repetition
     starts afresh.
     """
@@ -180,24 +180,24 @@ def test_a_failing_table_stops_the_others(place: GroupPlace) -> None:
             raise InvalidInputError("this batch does not fit")
 
     with pytest.raises(InvalidInputError, match="does not fit") as caught:
-        place.commit(0, prepare=fail)
+        group.commit(0, prepare=fail)
     assert "'lines', which is committed together with 1 others" in str(caught.value.__notes__)
-    assert place.batches() == [[], []]
-    data = Path(place.uris["orders"]) / "data"
+    assert group.batches() == [[], []]
+    data = Path(group.uris["orders"]) / "data"
     assert not list(data.iterdir())  # those of the other table, too
     assert not list(data.parent.glob("_versions/*.manifest-*"))
-    place.commit(0)
-    assert place.batches() == [[0], [0]]
+    group.commit(0)
+    assert group.batches() == [[0], [0]]
 
 
-def test_tables_wait_for_one_that_loses_a_race(place: GroupPlace) -> None:
+def test_tables_wait_for_one_that_loses_a_race(group: TableGroup) -> None:
     """Only the table whose version is taken is planned again."""
-    num_plans = dict.fromkeys(place.uris, 0)
+    num_plans = dict.fromkeys(group.uris, 0)
     races = iter([1, 2, 3])
 
     def overtake(call: str, _version: int) -> None:
         if call == "put_all_if_not_exist" and next(races, None):
-            ds = lance_stream.open_dataset(place.uris["orders"], storage_options=place.options)
+            ds = lance_stream.open_dataset(group.uris["orders"], storage_options=group.options)
             ds.append(pa.table({"batch": [-1], "name": ["other"]}, SCHEMA))
 
     watch = SharedWatch(before=overtake)
@@ -212,14 +212,14 @@ def test_tables_wait_for_one_that_loses_a_race(place: GroupPlace) -> None:
         log: Any = table.log
         log.store = WatchedStore(log.store, before=staged)
 
-    place.commit(0, prepare=count)
+    group.commit(0, prepare=count)
     assert num_plans == {"orders": 4, "lines": 1}
-    assert place.batches() == [[-1, -1, -1, 0], [0]]
+    assert group.batches() == [[-1, -1, -1, 0], [0]]
 
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.floors
-def test_lost_answers_are_resolved(place: GroupPlace, times: int) -> None:
+def test_lost_answers_are_resolved(group: TableGroup, times: int) -> None:
     """The transaction was committed, but the connection broke before the answer arrived."""
     remaining = [1] * times
 
@@ -228,13 +228,13 @@ def test_lost_answers_are_resolved(place: GroupPlace, times: int) -> None:
             remaining.pop()
             raise StoreUnavailableError("the answer was lost")
 
-    outcomes = place.commit(0, prepare=SharedWatch(after=lose))
+    outcomes = group.commit(0, prepare=SharedWatch(after=lose))
     assert all(outcome.is_new for outcome in outcomes.values())
-    assert place.batches() == [[0], [0]]
+    assert group.batches() == [[0], [0]]
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_lost_requests_are_sent_again(place: GroupPlace, times: int) -> None:
+def test_lost_requests_are_sent_again(group: TableGroup, times: int) -> None:
     """A request that never arrived must not fail the batch."""
     remaining = [1] * times
 
@@ -243,11 +243,11 @@ def test_lost_requests_are_sent_again(place: GroupPlace, times: int) -> None:
             remaining.pop()
             raise StoreUnavailableError("the request was lost")
 
-    place.commit(0, prepare=SharedWatch(before=lose))
-    assert place.batches() == [[0], [0]]
+    group.commit(0, prepare=SharedWatch(before=lose))
+    assert group.batches() == [[0], [0]]
 
 
-def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
+def test_an_unknown_outcome_deletes_nothing(group: TableGroup) -> None:
     """The store stays away after a commit, and the repeated batch finds its result."""
     unreachable = threading.Event()
 
@@ -258,17 +258,17 @@ def test_an_unknown_outcome_deletes_nothing(place: GroupPlace) -> None:
             raise StoreUnavailableError("gone")
 
     with pytest.raises(CommitUncertainError):
-        place.commit(
+        group.commit(
             0,
             prepare=SharedWatch(
                 before=lambda c, v: lose(c, v) if unreachable.is_set() else None, after=lose
             ),
         )
-    assert place.batches() == [[0], [0]]
-    assert not any(outcome.is_new for outcome in place.commit(0).values())
+    assert group.batches() == [[0], [0]]
+    assert not any(outcome.is_new for outcome in group.commit(0).values())
 
 
-def test_failures_after_unclear_answers_delete_nothing(place: GroupPlace) -> None:
+def test_failures_after_unclear_answers_delete_nothing(group: TableGroup) -> None:
     """The request of an aborted commit may still arrive, and its files must exist then."""
     late: list[tuple[ManifestStore, Mapping[str, ManifestItem]]] = []
 
@@ -301,14 +301,14 @@ def test_failures_after_unclear_answers_delete_nothing(place: GroupPlace) -> Non
         log.manifests = shared[0]
 
     with pytest.raises(CommitUncertainError):
-        place.commit(0, prepare=delay)
-    assert place.batches() == [[], []]
+        group.commit(0, prepare=delay)
+    assert group.batches() == [[], []]
     manifests, items = late[0]
     assert manifests.put_all_if_not_exist(items) == frozenset()
-    assert place.batches() == [[0], [0]]
+    assert group.batches() == [[0], [0]]
 
 
-def test_refusals_are_raised_once(place: GroupPlace) -> None:
+def test_refusals_are_raised_once(group: TableGroup) -> None:
     """A refusal is final, and retrying it or committing one table alone would break the group."""
 
     def refuse(call: str, _version: int) -> None:
@@ -316,13 +316,13 @@ def test_refusals_are_raised_once(place: GroupPlace) -> None:
             raise StoreRefusedError("you may not do this")
 
     with pytest.raises(StoreRefusedError, match="may not"):
-        place.commit(0, prepare=SharedWatch(before=refuse))
-    assert place.batches() == [[], []]
+        group.commit(0, prepare=SharedWatch(before=refuse))
+    assert group.batches() == [[], []]
 
 
 @pytest.mark.parametrize("name", ["orders", "lines"])
 @pytest.mark.parametrize("call", ["put_if_exists", "create_once", "delete"])
-def test_readers_finish_interrupted_group_commits(place: GroupPlace, name: str, call: str) -> None:
+def test_readers_finish_interrupted_group_commits(group: TableGroup, name: str, call: str) -> None:
     """One table's writer dies between the transaction and its last step, which
     a reader completes.
     """
@@ -345,14 +345,14 @@ def test_readers_finish_interrupted_group_commits(place: GroupPlace, name: str, 
     if call == "put_if_exists":  # its failure is only logged, so the thread itself has to end
         watch = SharedWatch(before=die)
     with pytest.raises(Died):
-        place.commit(0, prepare=prepare)
-    assert place.batches() == [[0], [0]]
-    assert not any(outcome.is_new for outcome in place.commit(0).values())
-    place.commit(1)
-    assert place.batches() == [[0, 1], [0, 1]]
+        group.commit(0, prepare=prepare)
+    assert group.batches() == [[0], [0]]
+    assert not any(outcome.is_new for outcome in group.commit(0).values())
+    group.commit(1)
+    assert group.batches() == [[0, 1], [0, 1]]
 
 
-def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
+def test_two_drivers_commit_a_batch_once(group: TableGroup) -> None:
     """Drivers of one query can overlap after a network partition, also when they commit several
     tables.
     """
@@ -361,29 +361,29 @@ def test_two_drivers_commit_a_batch_once(place: GroupPlace) -> None:
 
         def commit(_: int, batch_id: int = batch_id, line: threading.Barrier = line) -> int:
             line.wait()
-            return sum(outcome.is_new for outcome in place.commit(batch_id).values())
+            return sum(outcome.is_new for outcome in group.commit(batch_id).values())
 
         with ThreadPoolExecutor(4) as drivers:
             assert sum(drivers.map(commit, range(4))) == 2
-    assert place.batches() == [[0, 1, 2, 3, 4]] * 2
+    assert group.batches() == [[0, 1, 2, 3, 4]] * 2
 
 
 def test_streams_with_shared_tables_never_deadlock(tmp_path: Path) -> None:
     """Each of them sometimes loses in one table while the others wait."""
-    place = in_sqlite(tmp_path, "a", "b", "c")
-    place.create()
+    group = in_sqlite(tmp_path, "a", "b", "c")
+    group.create()
     torn: list[Any] = []
     ended = threading.Event()
 
     def write(stream: int) -> None:
-        names = [*place.uris][stream % 3 :] + [*place.uris][: stream % 3]
-        pair = GroupPlace({name: place.uris[name] for name in names}, place.options)
+        names = [*group.uris][stream % 3 :] + [*group.uris][: stream % 3]
+        pair = TableGroup({name: group.uris[name] for name in names}, group.options)
         for batch_id in range(5):
             pair.commit(batch_id, app_id=f"stream {stream}")
 
     def read() -> None:
         while not ended.is_set():
-            batches = place.batches()
+            batches = group.batches()
             if batches[1:] != batches[:-1]:
                 torn.append(batches)
 
@@ -395,10 +395,10 @@ def test_streams_with_shared_tables_never_deadlock(tmp_path: Path) -> None:
             ended.set()
         reading.result()
     assert torn == []
-    assert place.batches() == [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]] * 3
+    assert group.batches() == [[0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]] * 3
 
 
-def test_foreign_versions_delay_one_table(place: GroupPlace) -> None:
+def test_foreign_versions_delay_one_table(group: TableGroup) -> None:
     """The foreign version wins the final name, and the batch is still committed once to each
     table.
     """
@@ -407,17 +407,17 @@ def test_foreign_versions_delay_one_table(place: GroupPlace) -> None:
     def bypass(call: str, _version: int) -> None:
         if call == "put_all_if_not_exist" and not foreign:
             foreign.append(1)
-            directory = Path(place.uris["orders"]) / "_versions"
+            directory = Path(group.uris["orders"]) / "_versions"
             (newest,) = directory.glob("*.manifest")
             from lance_stream.table.paths import NamingScheme, manifest_path
 
             data = newest.read_bytes()
-            target = Path(place.uris["orders"]) / manifest_path(2, NamingScheme.V2)
+            target = Path(group.uris["orders"]) / manifest_path(2, NamingScheme.V2)
             target.write_bytes(_as_version_2(data))
 
-    place.commit(0, prepare=SharedWatch(before=bypass))
-    assert place.batches() == [[0], [0]]
-    ds = lance_stream.open_dataset(place.uris["orders"], storage_options=place.options)
+    group.commit(0, prepare=SharedWatch(before=bypass))
+    assert group.batches() == [[0], [0]]
+    ds = lance_stream.open_dataset(group.uris["orders"], storage_options=group.options)
     assert ds.version == 3
 
 
@@ -473,33 +473,33 @@ def test_tables_in_two_stores_are_refused(tmp_path: Path) -> None:
         check_can_commit_together(same)
 
 
-def test_open_together_refuses_invalid_lists(place: GroupPlace) -> None:
+def test_open_together_refuses_invalid_lists(group: TableGroup) -> None:
     """A single location is an iterable of characters, so it has to be refused explicitly."""
-    uri = place.uris["orders"]
+    uri = group.uris["orders"]
     with pytest.raises(InvalidInputError, match="a list of locations"):
-        lance_stream.open_together(uri, place.options)
+        lance_stream.open_together(uri, group.options)
     with pytest.raises(InvalidInputError, match="occurs twice"):
-        lance_stream.open_together([uri, uri], place.options)
+        lance_stream.open_together([uri, uri], group.options)
     with pytest.raises(InvalidInputError, match="None is not the path"):
-        lance_stream.open_together([uri, None], place.options)  # type: ignore[list-item]  # the mistake
-    assert lance_stream.open_together([], place.options) == []
+        lance_stream.open_together([uri, None], group.options)  # type: ignore[list-item]  # the mistake
+    assert lance_stream.open_together([], group.options) == []
 
 
-def test_missing_tables_are_not_found(place: GroupPlace, tmp_path: Path) -> None:
+def test_missing_tables_are_not_found(group: TableGroup, tmp_path: Path) -> None:
     """The error must name which of the tables is missing."""
     with pytest.raises(NotFoundError, match="nowhere"):
-        lance_stream.open_together([place.uris["orders"], str(tmp_path / "nowhere")], place.options)
+        lance_stream.open_together([group.uris["orders"], str(tmp_path / "nowhere")], group.options)
 
 
 def test_tables_new_in_the_store_are_refused(tmp_path: Path) -> None:
     """Their versions in the directory may belong to any version of the other table."""
-    place = in_sqlite(tmp_path)
-    lance_stream.create_dataset(place.uris["orders"], SCHEMA)
-    lance_stream.create_dataset(place.uris["lines"], SCHEMA, storage_options=place.options)
+    group = in_sqlite(tmp_path)
+    lance_stream.create_dataset(group.uris["orders"], SCHEMA)
+    lance_stream.create_dataset(group.uris["lines"], SCHEMA, storage_options=group.options)
     with pytest.raises(NotFoundError, match="Commit to the table once"):
-        place.batches()
-    place.commit(0)
-    assert place.batches() == [[0], [0]]
+        group.batches()
+    group.commit(0)
+    assert group.batches() == [[0], [0]]
 
 
 def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
@@ -563,13 +563,13 @@ def test_faults_of_dynamodb_are_overcome(
     committed once in both cases.
     """
     with FaultProxy(dynamo.endpoint) as proxy:
-        place = in_dynamodb(dynamo, tmp_path, proxy.url)
-        place.create()
+        group = in_dynamodb(dynamo, tmp_path, proxy.url)
+        group.create()
         proxy.clear()
         proxy.add(fault(), kind="TransactWriteItems", at=1, times=1)
-        outcomes = place.commit(0)
+        outcomes = group.commit(0)
         assert all(outcome.is_new for outcome in outcomes.values())
-        assert place.batches() == [[0], [0]]
+        assert group.batches() == [[0], [0]]
         assert proxy.kinds()["TransactWriteItems"] >= 1
 
 
@@ -581,16 +581,16 @@ def test_faults_of_snapshots_in_dynamodb_are_overcome(
     tables.
     """
     with FaultProxy(dynamo.endpoint) as proxy:
-        place = in_dynamodb(dynamo, tmp_path, proxy.url)
-        place.create()
-        place.commit(0)
+        group = in_dynamodb(dynamo, tmp_path, proxy.url)
+        group.create()
+        group.commit(0)
         proxy.clear()
         proxy.add(fault(), kind="TransactGetItems", at=1, times=1)
-        assert place.batches() == [[0], [0]]
+        assert group.batches() == [[0], [0]]
         assert proxy.kinds()["TransactGetItems"] == 2
 
 
-def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
+def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> TableGroup:
     uris = {name: str(folder / name) for name in ("orders", "lines")}
     options = {
         "aws_access_key_id": KEY_ID,
@@ -598,7 +598,7 @@ def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> GroupPlace:
         "dynamodb_endpoint": endpoint,
         "manifest_store": f"dynamodb://{table.name}?region=us-east-1",
     }
-    return GroupPlace(uris, options)
+    return TableGroup(uris, options)
 
 
 @pytest.mark.server("moto")
@@ -618,9 +618,9 @@ def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -
     assert len(manifests.latest_of_all(few)) == 12
 
 
-def manifests_of(place: GroupPlace) -> ManifestStore:
+def manifests_of(group: TableGroup) -> ManifestStore:
     from lance_stream.commit.opening import open_log
 
-    log = open_log(place.uris["orders"], place.options)
+    log = open_log(group.uris["orders"], group.options)
     assert isinstance(log, ExternalLog)
     return log.manifests

@@ -28,8 +28,8 @@ from tests.commit.tables import (
     commit_to,
     configure,
     create,
-    dead_of,
     delete,
+    deleted_offsets_of,
     live_ids,
     make_environment,
     make_store,
@@ -410,7 +410,7 @@ def test_deletes_of_different_rows_are_united() -> None:
     commit_to(log, theirs)
     manifest = commit_to(log, ours)
     assert live_ids(log) == [0, 3, 4, 5, 6, 8, 9, 10, 11, 13, 14]
-    assert dead_of(log.store, manifest.fragments[0]).tolist() == [1, 2, 7]
+    assert deleted_offsets_of(log.store, manifest.fragments[0]).tolist() == [1, 2, 7]
     stated = decode_transaction(manifest.inline_transaction or b"")
     assert stated.read_version == 2
     assert stated.uuid == ours.uuid

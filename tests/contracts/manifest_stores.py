@@ -189,8 +189,8 @@ class ManifestStoreContract:
 
         def read() -> None:
             while not ended.is_set():
-                found = manifests.latest_of_all(tables)
-                seen.append([found[table].version for table in tables])
+                latest = manifests.latest_of_all(tables)
+                seen.append([latest[table].version for table in tables])
 
         with ThreadPoolExecutor(2) as threads:
             reading = [threads.submit(read) for _ in range(2)]

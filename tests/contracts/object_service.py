@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 _SETTINGS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-class Asked(NamedTuple):
+class RecordedRequest(NamedTuple):
     """A request, and how many bytes its body and its answer's body had."""
 
     kind: str
@@ -57,7 +57,7 @@ class ObjectService:
     """
 
     objects: dict[str, bytes] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[RecordedRequest] = field(default_factory=list)
     etag_of: Callable[[bytes], str] = lambda data: hashlib.md5(data).hexdigest()
     is_unordered: bool = False
     before: Watch = lambda _kind, _key: None
@@ -69,11 +69,11 @@ class ObjectService:
 
     def kinds(self) -> dict[str, int]:
         """Return how many requests there were of each kind."""
-        return dict(Counter(request.kind for request in self.asked))
+        return dict(Counter(request.kind for request in self.requests))
 
     def clear(self) -> None:
         """Forget what was asked."""
-        self.asked.clear()
+        self.requests.clear()
 
     def store(self, root: str = "t", **settings: Any) -> ObjectStore:
         """Return the store of the objects below a prefix."""
@@ -114,8 +114,8 @@ class ObjectService:
             keys.reverse()
         some = keys[: min(limit or KEYS_A_PAGE, KEYS_A_PAGE)]
         await self._answer("list", prefix, lambda: b"x" * 250 * len(some))
-        found = [self._info(key, self.objects[key]) for key in some]
-        return found, some[-1] if len(some) < len(keys) else None
+        page = [self._info(key, self.objects[key]) for key in some]
+        return page, some[-1] if len(some) < len(keys) else None
 
     async def delete(self, key: str) -> None:
         await self._answer("delete", key, lambda: self.objects.pop(key, b"") and b"")
@@ -139,16 +139,16 @@ class ObjectService:
         return self.objects[key]
 
     async def _make(self, kind: str, key: str, sent: bytes, data: bytes, once: bool) -> bool:
-        made = []
+        outcomes = []
 
         def make() -> bytes:
-            made.append(not (once and key in self.objects))
-            if made[0]:
+            outcomes.append(not (once and key in self.objects))
+            if outcomes[0]:
                 self.objects[key] = data
             return sent
 
         await self._answer(f"{kind} once" if once else kind, key, make)
-        return made[0]
+        return outcomes[0]
 
     async def _answer(self, kind: str, key: str, do: Callable[[], bytes]) -> bytes:
         """Do what is asked; a request counts whatever becomes of it."""
@@ -164,7 +164,7 @@ class ObjectService:
             return data
         finally:
             self._num_under_way -= 1
-            self.asked.append(Asked(kind, key, len(data)))
+            self.requests.append(RecordedRequest(kind, key, len(data)))
 
     def _info(self, key: str, data: bytes) -> ObjectInfo:
         return ObjectInfo(key, len(data), 1.7e9, self.etag_of(data))
@@ -182,11 +182,11 @@ class _Listing(Pages):
     async def next(self) -> list[ObjectInfo] | None:
         if self._is_over:
             return None
-        found, self._after = await self._service.list_page(
+        page, self._after = await self._service.list_page(
             self._prefix, self._after, self._is_flat, self._limit
         )
         self._is_over = self._after is None
-        return found
+        return page
 
 
 class _Upload(Upload):

@@ -64,7 +64,7 @@ ODD_NAMES = [
 ]
 
 
-EACH_SERVICE = pytest.mark.each_service
+ON_EVERY_SERVICE = pytest.mark.each_service
 """With --quick, too, this runs on each service, which answers in a way of its own."""
 
 
@@ -124,7 +124,7 @@ class ObjectStoreContract(StoreContract):
     @pytest.mark.parametrize("name", ["a\tb", "a\x1bb", "a\nb", "a//b", "a/./b"])
     def test_impossible_names_are_refused(self, store: ObjectStore, name: str) -> None:
         """Services normalise such names and would answer for another object."""
-        asked: list[Callable[[], object]] = [
+        requests: list[Callable[[], object]] = [
             lambda: store.read(name),
             lambda: store.read_end(name, 1),
             lambda: store.exists(name),
@@ -133,9 +133,9 @@ class ObjectStoreContract(StoreContract):
             lambda: store.copy(name, "b"),
             lambda: store.delete(name),
         ]
-        for ask in asked:
+        for request in requests:
             with pytest.raises(StoreRefusedError, match="control character") as raised:
-                ask()
+                request()
             assert str(raised.value).isprintable()
 
     @pytest.mark.each_service
@@ -347,7 +347,7 @@ class ObjectStoreContract(StoreContract):
         assert self.num_uploads(bucket) == 0
 
     @pytest.mark.parametrize(
-        "fault", [pytest.param(Forge(503), marks=EACH_SERVICE), CutBefore(), CutAfter()]
+        "fault", [pytest.param(Forge(503), marks=ON_EVERY_SERVICE), CutBefore(), CutAfter()]
     )
     @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
     def test_each_request_of_an_upload_is_retried(
@@ -365,7 +365,7 @@ class ObjectStoreContract(StoreContract):
         "fault",
         [
             Forge(500),
-            pytest.param(Forge(503), marks=EACH_SERVICE),
+            pytest.param(Forge(503), marks=ON_EVERY_SERVICE),
             Forge(429),
             CutBefore(),
             CutBefore(reset=True),
@@ -543,7 +543,7 @@ class ObjectStoreContract(StoreContract):
         """Logs and error messages contain these texts."""
         assert self.secret_options, "the service's tests have to say what is secret"
         store = store_at(bucket, proxy.url, client_max_retries="0")
-        shown = [repr(store), str(store), repr(store.settings), store.uri]
+        texts = [repr(store), str(store), repr(store.settings), store.uri]
         attempts = every_request(store)
         for fault in (Forge(403), Forge(503), CutBefore()):
             for attempt in attempts:
@@ -552,11 +552,11 @@ class ObjectStoreContract(StoreContract):
                 try:
                     attempt()
                 except Exception as error:
-                    shown += [repr(error), *traceback.format_exception(error)]
+                    texts += [repr(error), *traceback.format_exception(error)]
         for option in self.secret_options:
             secret = bucket.storage_options[option]
             assert len(secret) > 8
-            assert not [value for value in shown if secret in value]
+            assert not [value for value in texts if secret in value]
 
 
 def store_in(bucket: Bucket, root: str = "some where/t") -> ObjectStore:

@@ -1,6 +1,6 @@
 """One table on an object service that we and pylance write, in turn and at once.
 
-The tests of a service inherit `SharedTables`, and say where the tables lie.
+The tests of a service inherit `SharedTables`, and define the fixture `new_table`.
 """
 
 import threading
@@ -19,8 +19,8 @@ SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a table lies, and how both get there.
+class SharedTable:
+    """A table on a service, and how pylance and we open it.
 
     Attributes:
         uri: The table's.
@@ -55,80 +55,80 @@ def as_dict(table: pa.Table) -> dict[int, str]:
     return dict(zip(ids, table.column("name").to_pylist(), strict=True))
 
 
-def both_see(place: Place) -> dict[int, str]:
+def both_see(table: SharedTable) -> dict[int, str]:
     """Return what is in the table, which is the same for both."""
-    ours, theirs = place.ours(), place.theirs()
+    ours, theirs = table.ours(), table.theirs()
     assert ours.version == theirs.version
-    found = as_dict(ours.scan().read_all())
-    assert found == as_dict(theirs.to_table())
-    assert len(found) == ours.count_rows() == theirs.count_rows()
-    return found
+    values = as_dict(ours.scan().read_all())
+    assert values == as_dict(theirs.to_table())
+    assert len(values) == ours.count_rows() == theirs.count_rows()
+    return values
 
 
 class SharedTables:
     num_rounds = 8 if ALL_CASES else 3
 
     @pytest.fixture
-    def places(self) -> Callable[[str], Place]:
-        """Return where the table of a name lies."""
+    def new_table(self) -> Callable[[str], SharedTable]:
+        """Return a function from a path to the table there, which need not exist."""
         raise NotImplementedError
 
     @pytest.fixture
-    def place(self, places: Callable[[str], Place]) -> Place:
-        return places(f"{uuid.uuid4().hex}/a table")
+    def table(self, new_table: Callable[[str], SharedTable]) -> SharedTable:
+        return new_table(f"{uuid.uuid4().hex}/a table")
 
     @pytest.mark.each_service
-    def test_pylance_reads_what_we_wrote_and_compacted(self, place: Place) -> None:
+    def test_pylance_reads_what_we_wrote_and_compacted(self, table: SharedTable) -> None:
         """The clients of both programs must agree about names and listings."""
-        table = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
+        dataset = lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
         for first in range(0, 100, 20):
-            place.we_append(rows(*range(first, first + 20)))
-        assert both_see(place) == as_dict(rows(*range(100)))
-        place.ours().delete("id >= 90")
-        place.ours().upsert(rows(80, 200, name="new"), on="id")
+            table.we_append(rows(*range(first, first + 20)))
+        assert both_see(table) == as_dict(rows(*range(100)))
+        table.ours().delete("id >= 90")
+        table.ours().upsert(rows(80, 200, name="new"), on="id")
         expected = as_dict(rows(*range(90))) | {80: "new80", 200: "new200"}
-        assert both_see(place) == expected
-        place.ours().compact()
-        assert both_see(place) == expected
-        assert len(place.theirs().get_fragments()) == 1
-        old = lance.dataset(place.uri, version=3, storage_options=place.options)
-        assert old.count_rows() == table.checkout(3).count_rows() == 40
+        assert both_see(table) == expected
+        table.ours().compact()
+        assert both_see(table) == expected
+        assert len(table.theirs().get_fragments()) == 1
+        old = lance.dataset(table.uri, version=3, storage_options=table.options)
+        assert old.count_rows() == dataset.checkout(3).count_rows() == 40
 
     @pytest.mark.each_service
-    def test_indices_that_we_bring_up_to_date_are_searched(self, place: Place) -> None:
+    def test_indices_that_we_bring_up_to_date_are_searched(self, table: SharedTable) -> None:
         """An update writes index files through pylance and commits them through us."""
-        place.they_append(rows(*range(50)))
-        place.theirs().create_scalar_index("id", "BTREE")
-        place.theirs().create_scalar_index("name", "INVERTED")
-        place.we_append(rows(*range(50, 80)))
-        place.ours().delete("id < 5")
-        made = place.ours().optimize_indices()
-        assert {coverage.rows_unindexed for coverage in made.index_coverage()} == {0}
-        theirs = place.theirs()
+        table.they_append(rows(*range(50)))
+        table.theirs().create_scalar_index("id", "BTREE")
+        table.theirs().create_scalar_index("name", "INVERTED")
+        table.we_append(rows(*range(50, 80)))
+        table.ours().delete("id < 5")
+        ds = table.ours().optimize_indices()
+        assert {coverage.rows_unindexed for coverage in ds.index_coverage()} == {0}
+        theirs = table.theirs()
         assert theirs.to_table(filter="id = 77")["name"].to_pylist() == ["n77"]
         assert theirs.to_table(full_text_query="n77")["id"].to_pylist() == [77]
         assert theirs.to_table(full_text_query="n4").num_rows == 0
-        assert made.verify() == []
+        assert ds.verify() == []
 
-    def test_we_continue_what_pylance_wrote(self, place: Place) -> None:
+    def test_we_continue_what_pylance_wrote(self, table: SharedTable) -> None:
         """The clients of both programs must agree about names and listings."""
         lance.write_dataset(
             rows(*range(50)),
-            place.uri,
-            storage_options=place.options,
+            table.uri,
+            storage_options=table.options,
             enable_stable_row_ids=True,
             max_rows_per_file=20,
         )
-        place.theirs().delete("id < 10")
-        place.theirs().merge_insert(
+        table.theirs().delete("id < 10")
+        table.theirs().merge_insert(
             "id"
         ).when_matched_update_all().when_not_matched_insert_all().execute(rows(49, 50, name="new"))
-        assert both_see(place) == as_dict(rows(*range(10, 49))) | {49: "new49", 50: "new50"}
-        place.we_append(rows(60))
-        place.they_append(rows(61))
-        place.ours().delete("id = 61")
-        assert set(both_see(place)) == {*range(10, 51), 60}
-        changes = place.ours().changes(after=1, pre_images=False).read_all()
+        assert both_see(table) == as_dict(rows(*range(10, 49))) | {49: "new49", 50: "new50"}
+        table.we_append(rows(60))
+        table.they_append(rows(61))
+        table.ours().delete("id = 61")
+        assert set(both_see(table)) == {*range(10, 51), 60}
+        changes = table.ours().changes(after=1, pre_images=False).read_all()
         kinds = list(
             zip(
                 changes.column("id").to_pylist(),
@@ -142,10 +142,10 @@ class SharedTables:
         assert kinds[-1] == (61, "delete")
 
     @pytest.mark.each_service
-    def test_concurrent_appends_of_both_all_commit(self, place: Place) -> None:
+    def test_concurrent_appends_of_both_all_commit(self, table: SharedTable) -> None:
         """Both must create manifests by the same precondition of the service."""
-        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
-        writers = [place.we_append, place.they_append] * 2
+        lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
+        writers = [table.we_append, table.they_append] * 2
         start = threading.Barrier(len(writers))
         errors: list[BaseException] = []
 
@@ -166,61 +166,61 @@ class SharedTables:
         expected = {
             1000 * me + number for me in range(len(writers)) for number in range(self.num_rounds)
         }
-        assert set(both_see(place)) == expected
-        assert place.ours().version == 1 + len(expected)
+        assert set(both_see(table)) == expected
+        assert table.ours().version == 1 + len(expected)
 
-    def test_pylances_branches_work_for_us(self, place: Place) -> None:
+    def test_pylances_branches_work_for_us(self, table: SharedTable) -> None:
         """We read, write, tag and clean up branches that pylance made."""
-        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
-        place.we_append(rows(1))
-        made = place.theirs().create_branch("dev/a", 2, storage_options=place.options)
-        made.insert(rows(2))
-        dev = place.ours().checkout(("dev/a", None)).append(rows(3)).append(rows(4))
+        lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
+        table.we_append(rows(1))
+        their_branch = table.theirs().create_branch("dev/a", 2, storage_options=table.options)
+        their_branch.insert(rows(2))
+        dev = table.ours().checkout(("dev/a", None)).append(rows(3)).append(rows(4))
         assert (dev.branch, dev.version) == ("dev/a", 5)
         dev.tags.create("ours", 4)
-        theirs = place.theirs().checkout_version("ours")
-        assert as_dict(theirs.to_table()) == as_dict(place.ours().checkout("ours").to_table())
+        theirs = table.theirs().checkout_version("ours")
+        assert as_dict(theirs.to_table()) == as_dict(table.ours().checkout("ours").to_table())
         assert set(as_dict(theirs.to_table())) == {1, 2, 3}
-        reopened = lance_stream.open_dataset(dev.uri, storage_options=place.options)
+        reopened = lance_stream.open_dataset(dev.uri, storage_options=table.options)
         assert reopened.cleanup(retain_versions=1, delete_unverified=True).versions == (2, 3)
-        main = place.ours().overwrite(rows(9))
+        main = table.ours().overwrite(rows(9))
         assert main.cleanup(retain_versions=1, delete_unverified=True).protected == {
             "branch dev/a": 1
         }
-        assert reopened.checkout(("main", None)).uri == place.uri
+        assert reopened.checkout(("main", None)).uri == table.uri
         for version, ids in ((None, {1, 2, 3, 4}), (4, {1, 2, 3})):
-            branch = place.theirs().checkout_version(("dev/a", version))
+            branch = table.theirs().checkout_version(("dev/a", version))
             assert set(as_dict(branch.to_table())) == ids
 
     def test_pylance_continues_our_branches_and_clones(
-        self, place: Place, places: Callable[[str], Place]
+        self, table: SharedTable, new_table: Callable[[str], SharedTable]
     ) -> None:
         """And deletes a branch of ours, and we one of its own."""
-        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
-        place.we_append(rows(1, 2))
-        place.ours().branches.create("dev/a", 2)
-        place.theirs().checkout_version(("dev/a", None)).insert(rows(3))
-        dev = place.ours().checkout(("dev/a", None)).delete("id = 1")
+        lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
+        table.we_append(rows(1, 2))
+        table.ours().branches.create("dev/a", 2)
+        table.theirs().checkout_version(("dev/a", None)).insert(rows(3))
+        dev = table.ours().checkout(("dev/a", None)).delete("id = 1")
         assert dev.version == 4
-        theirs = place.theirs().checkout_version(("dev/a", None))
+        theirs = table.theirs().checkout_version(("dev/a", None))
         assert as_dict(theirs.to_table()) == as_dict(dev.to_table()) == as_dict(rows(2, 3))
-        copy = places(f"{uuid.uuid4().hex}/a clone")
+        copy = new_table(f"{uuid.uuid4().hex}/a clone")
         clone = dev.shallow_clone(copy.uri)
         copy.they_append(rows(4))
         copy.we_append(rows(5))
         assert set(both_see(copy)) == {2, 3, 4, 5}
         report = clone.cleanup(retain_versions=1, delete_unverified=True)
         assert report.versions == (4, 5)
-        (tag,) = place.theirs().tags.list()
-        assert (tag, place.ours().tags.list()[tag].version) == (next(iter(dev.tags.list())), 4)
+        (tag,) = table.theirs().tags.list()
+        assert (tag, table.ours().tags.list()[tag].version) == (next(iter(dev.tags.list())), 4)
         dev.overwrite(rows(9)).cleanup(retain_versions=1, delete_unverified=True)
         assert set(both_see(copy)) == {2, 3, 4, 5}
-        place.ours().tags.delete(tag)
-        place.theirs().create_branch("b", 2, storage_options=place.options).insert(rows(6))
-        place.ours().branches.delete("b")
-        place.theirs().branches.delete("dev/a")
-        assert place.ours().branches.list() == place.theirs().branches.list() == {}
-        place.ours().branches.create("b", 1)
-        assert place.ours().checkout(("b", None)).append(rows(7)).version == 2
-        assert set(as_dict(place.theirs().checkout_version(("b", None)).to_table())) == {7}
-        assert set(both_see(place)) == {1, 2}
+        table.ours().tags.delete(tag)
+        table.theirs().create_branch("b", 2, storage_options=table.options).insert(rows(6))
+        table.ours().branches.delete("b")
+        table.theirs().branches.delete("dev/a")
+        assert table.ours().branches.list() == table.theirs().branches.list() == {}
+        table.ours().branches.create("b", 1)
+        assert table.ours().checkout(("b", None)).append(rows(7)).version == 2
+        assert set(as_dict(table.theirs().checkout_version(("b", None)).to_table())) == {7}
+        assert set(both_see(table)) == {1, 2}

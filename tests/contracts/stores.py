@@ -217,8 +217,8 @@ class StoreContract:
         """Reading the end of a file needs its size, which the listing knows."""
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, path.encode())
-        found = store.list_files("v")
-        assert [(file.path, file.size_bytes) for file in found] == [("v/10", 4), ("v/9", 3)]
+        files = store.list_files("v")
+        assert [(file.path, file.size_bytes) for file in files] == [("v/10", 4), ("v/9", 3)]
         assert [file.path for file in store.list_files("v", limit=1)] == ["v/10"]
         assert store.list_files("w") == []
 

@@ -141,9 +141,9 @@ class VersionLogContract:
         assert log.find(2) is None
         assert not log.has(2)
         self.publish(pickle.loads(pickle.dumps(log)), 2)
-        found = log.find(2)
-        assert found is not None
-        assert found.version == 2
+        location = log.find(2)
+        assert location is not None
+        assert location.version == 2
         assert log.has(2)
 
     def test_versions_after_a_given_one_are_listed(self, log: VersionLog) -> None:

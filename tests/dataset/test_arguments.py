@@ -18,37 +18,37 @@ NO_MAPPINGS = [None, 0, True, "id", b"id", ["id"], [("id", "1")], {1: "id"}, {No
 NO_NUMBERS = [None, 0, -1, 1.5, 1.0, float("nan"), True, "1", b"1", [1], {"a": 1}, object()]
 
 REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
-    "scan": (lambda ds, each: ds.scan(each), [*NO_NAMES, "id"]),
-    "scan of a filter": (lambda ds, each: ds.scan(filter=each), NO_TEXTS),
-    "scan of a batch size": (lambda ds, each: ds.scan(batch_size=each), NO_NUMBERS[1:]),
-    "count_rows": (lambda ds, each: ds.count_rows(each), NO_TEXTS),
-    "digest": (lambda ds, each: ds.digest(each), NO_NAMES),
-    "take": (lambda ds, each: ds.take([0], columns=each), NO_NAMES),
-    "changes": (lambda ds, each: ds.changes(0, columns=each), [*NO_NAMES, "id"]),
-    "delete": (lambda ds, each: ds.delete(each), [None, *NO_TEXTS]),
-    "upsert on": (lambda ds, each: ds.upsert(ROWS, on=each), [None, *NO_NAMES]),
-    "upsert except": (lambda ds, each: ds.upsert(ROWS, "id", except_columns=each), NO_NAMES),
-    "upsert delete": (lambda ds, each: ds.upsert(ROWS, "id", delete_when=each), NO_TEXTS),
-    "update": (lambda ds, each: ds.update(each), NO_MAPPINGS),
-    "update of a value": (lambda ds, each: ds.update({"x": each}), [None, *NO_TEXTS]),
-    "update where": (lambda ds, each: ds.update({"x": "1"}, where=each), NO_TEXTS),
-    "add_columns": (lambda ds, each: ds.add_columns(each), NO_MAPPINGS),
-    "add_columns of a value": (lambda ds, each: ds.add_columns({"n": each}), [None, *NO_TEXTS]),
-    "drop_columns": (lambda ds, each: ds.drop_columns(each), NO_NAMES),
-    "rename_columns": (lambda ds, each: ds.rename_columns(each), NO_MAPPINGS),
+    "scan": (lambda ds, value: ds.scan(value), [*NO_NAMES, "id"]),
+    "scan of a filter": (lambda ds, value: ds.scan(filter=value), NO_TEXTS),
+    "scan of a batch size": (lambda ds, value: ds.scan(batch_size=value), NO_NUMBERS[1:]),
+    "count_rows": (lambda ds, value: ds.count_rows(value), NO_TEXTS),
+    "digest": (lambda ds, value: ds.digest(value), NO_NAMES),
+    "take": (lambda ds, value: ds.take([0], columns=value), NO_NAMES),
+    "changes": (lambda ds, value: ds.changes(0, columns=value), [*NO_NAMES, "id"]),
+    "delete": (lambda ds, value: ds.delete(value), [None, *NO_TEXTS]),
+    "upsert on": (lambda ds, value: ds.upsert(ROWS, on=value), [None, *NO_NAMES]),
+    "upsert except": (lambda ds, value: ds.upsert(ROWS, "id", except_columns=value), NO_NAMES),
+    "upsert delete": (lambda ds, value: ds.upsert(ROWS, "id", delete_when=value), NO_TEXTS),
+    "update": (lambda ds, value: ds.update(value), NO_MAPPINGS),
+    "update of a value": (lambda ds, value: ds.update({"x": value}), [None, *NO_TEXTS]),
+    "update where": (lambda ds, value: ds.update({"x": "1"}, where=value), NO_TEXTS),
+    "add_columns": (lambda ds, value: ds.add_columns(value), NO_MAPPINGS),
+    "add_columns of a value": (lambda ds, value: ds.add_columns({"n": value}), [None, *NO_TEXTS]),
+    "drop_columns": (lambda ds, value: ds.drop_columns(value), NO_NAMES),
+    "rename_columns": (lambda ds, value: ds.rename_columns(value), NO_MAPPINGS),
     "restore": (
-        lambda ds, each: ds.restore(each),
+        lambda ds, value: ds.restore(value),
         [number for number in NO_NUMBERS if number != "1"],
     ),
-    "compact": (lambda ds, each: ds.compact(each), NO_NUMBERS),
-    "update_config": (lambda ds, each: ds.update_config(each), NO_MAPPINGS),
-    "tag": (lambda ds, each: ds.tags.create(each, 1), [None, *NO_TEXTS]),
-    "tag of a version": (lambda ds, each: ds.tags.create("a", each), NO_NUMBERS[1:-5]),
-    "tag that moves": (lambda ds, each: ds.tags.update(each, 1), [None, *NO_TEXTS]),
-    "tag that goes": (lambda ds, each: ds.tags.delete(each), [None, *NO_TEXTS]),
-    "options": (lambda ds, each: lance_stream.open_dataset(ds.uri, None, each), NO_MAPPINGS[1:]),
+    "compact": (lambda ds, value: ds.compact(value), NO_NUMBERS),
+    "update_config": (lambda ds, value: ds.update_config(value), NO_MAPPINGS),
+    "tag": (lambda ds, value: ds.tags.create(value, 1), [None, *NO_TEXTS]),
+    "tag of a version": (lambda ds, value: ds.tags.create("a", value), NO_NUMBERS[1:-5]),
+    "tag that moves": (lambda ds, value: ds.tags.update(value, 1), [None, *NO_TEXTS]),
+    "tag that goes": (lambda ds, value: ds.tags.delete(value), [None, *NO_TEXTS]),
+    "options": (lambda ds, value: lance_stream.open_dataset(ds.uri, None, value), NO_MAPPINGS[1:]),
     "location": (
-        lambda _, each: lance_stream.open_dataset(each),
+        lambda _, value: lance_stream.open_dataset(value),
         [None, 0, b"t", ["t"], "", "\0", "\udcff"],
     ),
 }
@@ -59,8 +59,8 @@ def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     """Each verb must refuse a wrong type by our error before it writes anything."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
-    call, given = REFUSED[verb]
-    for value in given:
+    call, values = REFUSED[verb]
+    for value in values:
         with pytest.raises(InvalidInputError):
             call(ds, value)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -65,9 +65,9 @@ def append(ds: Dataset) -> Dataset:
 
 def append_batch(ds: Dataset) -> Dataset:
     """Append as the sink does."""
-    made = write_fragments(ROWS.to_batches(), write_target(ds.table))
+    fragments = write_fragments(ROWS.to_batches(), write_target(ds.table))
     batch = PendingBatch.of("app", ds.version, "query")
-    return Dataset(append_fragments(ds.table, made, batch).table)
+    return Dataset(append_fragments(ds.table, fragments, batch).table)
 
 
 ways = pytest.mark.parametrize("way", [append, append_batch])
@@ -120,13 +120,13 @@ def test_transactions_without_copies_are_flushed(
     assert steps == [TRANSACTION[0], *NAMED, TRANSACTION[1], *MANIFEST]
 
 
-@pytest.mark.parametrize("left", ["empty", "gone"])
-def test_lost_transaction_files_do_not_matter(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("damage", ["empty", "gone"])
+def test_lost_transaction_files_do_not_matter(tmp_path: Path, damage: str) -> None:
     """After a power failure writers that lag must still be able to check for conflicts."""
     behind = append(table(tmp_path, "false"))
     behind.append(ROWS)
     for path in (tmp_path / "t" / "_transactions").iterdir():
-        path.write_bytes(b"") if left == "empty" else path.unlink()
+        path.write_bytes(b"") if damage == "empty" else path.unlink()
     ds = behind.append(ROWS)
     ds = lance_stream.open_dataset(ds.uri).upsert(ROWS, on="id")
     assert not ds.verify()

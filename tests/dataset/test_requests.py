@@ -179,7 +179,7 @@ def test_appends_take_four_requests(service: ObjectService, ds: Dataset) -> None
     for number in range(3):
         service.clear()
         ds = ds.append(rows(100 + number))
-        kinds = [request.kind for request in service.asked]
+        kinds = [request.kind for request in service.requests]
         assert sorted(kinds) == ["list", "put", "put once", "put once"]
         assert kinds.index("put once") < kinds.index("list"), "a cleanup is to see the transaction"
         assert kinds[-1] == "put once", "the data file may be on its way until then"
@@ -325,7 +325,7 @@ def test_idle_polls_transfer_no_bytes(service: ObjectService, ds: Dataset) -> No
         assert followed.advance(position) == position
         followed.lag(position)
     assert service.kinds() == {"get": POLLS_PER_LISTING}
-    assert {value.num_bytes for value in service.asked} == {0}
+    assert {value.num_bytes for value in service.requests} == {0}
     assert requests_of(service, lambda: followed.advance(position)) == {"list": 1}
 
 
@@ -365,7 +365,7 @@ def test_long_batches_list_versions_once_more(
     service.clear()
     end, units = batch(followed, position, limits)
     assert (end.version, len(units)) == (ds.version, num_versions)
-    manifests = [request.key for request in service.asked if request.kind == "get"]
+    manifests = [request.key for request in service.requests if request.kind == "get"]
     assert len(set(manifests)) == num_versions + 1, "and the one before"
     assert service.kinds() == {"get": num_versions + lists, "list": lists}
 

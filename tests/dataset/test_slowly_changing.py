@@ -241,8 +241,8 @@ def test_sequences_of_every_type_order_changes(kind: pa.DataType, values: list[A
         else pa.array(values, kind)
     )
     ds = new_history(sequence=kind)
-    for place in (2, 0, 1) if len(set(values)) == 3 else (1, 0):
-        batch = events((1, f"v{place}", 0)).set_column(2, "seq", seq.slice(place, 1))
+    for index in (2, 0, 1) if len(set(values)) == 3 else (1, 0):
+        batch = events((1, f"v{index}", 0)).set_column(2, "seq", seq.slice(index, 1))
         ds = ds.apply_scd2(batch, **RULES)
     names = [row[0] for row in history(ds)]
     assert names == (["v0", "v1", "v2"] if len(set(values)) == 3 else ["v0", "v1"])
@@ -330,10 +330,12 @@ def test_shadowed_events_are_merged_into_files() -> None:
     ds = new_history()
     for number in range(40):
         ds = ds.apply_scd2(events((number, "-", number), (100, "a", number)), **RULES)
-    known = read_tombstones(ds.config)
-    assert known is not None
-    assert len(known.files) < 16
-    assert sum(file.num_rows for file in known.files) == 79  # a run's first event is not hidden
+    tombstones = read_tombstones(ds.config)
+    assert tombstones is not None
+    assert len(tombstones.files) < 16
+    assert (
+        sum(file.num_rows for file in tombstones.files) == 79
+    )  # a run's first event is not hidden
     ds = ds.apply_scd2(events(*((number, "x", number - 1) for number in range(1, 40))), **RULES)
     assert ds.count_rows("__END_AT = id") == 39
     ds = ds.apply_scd2(events((100, "b", 20)), **RULES)

@@ -65,8 +65,8 @@ def new_table(path: Path, *parts: tuple[int, int]) -> str:
 
 
 def lengths_of(uri: str) -> dict[int, int | None]:
-    found = lance_stream.open_dataset(uri).to_table(["id", "length"]).to_pydict()
-    return dict(zip(found["id"], found["length"], strict=True))
+    columns = lance_stream.open_dataset(uri).to_table(["id", "length"]).to_pydict()
+    return dict(zip(columns["id"], columns["length"], strict=True))
 
 
 def test_only_changed_rows_are_computed(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_functions_that_never_succeeded_are_blamed(
 
 
 @pytest.mark.parametrize(
-    ("returned", "wanted"),
+    ("returned", "output_type"),
     [
         (lambda n: pd.DataFrame({"length": [7] * n, "other": ["x"] * n}), pa.int64()),
         (lambda n: pd.Series([7] * n), pa.int64()),
@@ -310,15 +310,15 @@ def test_functions_that_never_succeeded_are_blamed(
     ],
 )
 def test_functions_may_return_many_containers(
-    tmp_path: Path, returned: Any, wanted: pa.DataType
+    tmp_path: Path, returned: Any, output_type: pa.DataType
 ) -> None:
     """Users return what their library yields: frames, series, lists or iterators."""
     uri = new_table(tmp_path, (0, 3))
     lengths = derive(
-        uri, {"length": wanted}, lambda b: returned(b.num_rows), "text", function_version="1"
+        uri, {"length": output_type}, lambda b: returned(b.num_rows), "text", function_version="1"
     )
     assert lengths.run().num_failed == 0
-    expected = 7 if wanted == pa.int64() else [7, None]
+    expected = 7 if output_type == pa.int64() else [7, None]
     assert set(map(str, lengths_of(uri).values())) == {str(expected)}
 
 
@@ -695,7 +695,7 @@ def test_invalid_arguments_of_derive_are_refused(
     tmp_path: Path, arguments: dict[str, Any], problem: str
 ) -> None:
     """Mistakes must surface before the first call of an expensive function."""
-    given: dict[str, Any] = {
+    all_arguments: dict[str, Any] = {
         "outputs": LENGTH,
         "function": Lengths(),
         "inputs": ["text"],
@@ -703,7 +703,7 @@ def test_invalid_arguments_of_derive_are_refused(
         **arguments,
     }
     with pytest.raises(InvalidInputError, match=problem):
-        derive(str(tmp_path), **given)
+        derive(str(tmp_path), **all_arguments)
 
 
 def test_failing_generators_fail_one_row(tmp_path: Path) -> None:
@@ -808,11 +808,11 @@ def test_a_new_function_starts_with_everything_pending(tmp_path: Path) -> None:
 def test_results_of_rounds_add_up() -> None:
     """Counts are sums; the versions and pending rows are those of the later commit."""
     names = [field.name for field in fields(DerivedCommit)]
-    first = DerivedCommit(**{name: 1 << place for place, name in enumerate(names)})
-    later = DerivedCommit(**{name: 1000 << place for place, name in enumerate(names)})
+    first = DerivedCommit(**{name: 1 << shift for shift, name in enumerate(names)})
+    later = DerivedCommit(**{name: 1000 << shift for shift, name in enumerate(names)})
     total = first + later
     latest = {"version", "source_version", "num_pending"}
-    for place, name in enumerate(names):
-        expected = 1000 << place if name in latest else 1001 << place
+    for shift, name in enumerate(names):
+        expected = 1000 << shift if name in latest else 1001 << shift
         assert getattr(total, name) == expected, name
     assert (first + replace(later, version=None)).version == first.version

@@ -27,17 +27,17 @@ def new_table(path: Path) -> str:
     return uri
 
 
-def lengths_in(uri: str, **given: Any) -> Derivation:
-    given = {"outputs": LENGTH, "function": lengths, "function_version": "1", **given}
-    return derive(uri, inputs="text", **given)
+def lengths_in(uri: str, **arguments: Any) -> Derivation:
+    arguments = {"outputs": LENGTH, "function": lengths, "function_version": "1", **arguments}
+    return derive(uri, inputs="text", **arguments)
 
 
-def check_refused(made: Derivation, problem: str) -> None:
+def check_refused(derivation: Derivation, problem: str) -> None:
     """Check that a run is refused, and that nothing was written."""
-    where = made.target or made.uri
+    where = derivation.target or derivation.uri
     before = lance_stream.open_dataset(where)
     with pytest.raises(InvalidInputError, match=problem):
-        made.run()
+        derivation.run()
     after = lance_stream.open_dataset(where)
     assert after.version == before.version
     assert after.to_table() == before.to_table()
@@ -216,9 +216,9 @@ def test_killed_runs_recognise_their_columns(
     owner = Derivation if step == "_commit" else derivation
     real = getattr(owner, step)
 
-    def killed(*given: Any, **named: Any) -> Any:
+    def killed(*arguments: Any, **named: Any) -> Any:
         if is_done:
-            real(*given, **named)
+            real(*arguments, **named)
         raise KilledError
 
     with monkeypatch.context() as patched:

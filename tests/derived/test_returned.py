@@ -37,8 +37,8 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
     batch = as_outputs(values, pa.schema([("o", kind)]), len(values))
     batch.validate(full=True)
     assert batch.schema.types == [kind]
-    found: list[Any] = batch.column(0).to_pylist()
-    return found
+    stored: list[Any] = batch.column(0).to_pylist()
+    return stored
 
 
 @pytest.mark.floors
@@ -263,9 +263,9 @@ def test_accepted_results_equal_their_input(
     """For arbitrary values and types a result is either stored exactly or refused."""
     if pa.types.is_temporal(kind):  # where numbers are days or seconds
         values = [value for value in values if not isinstance(value, int | float)]
-    given_values = np.array(values, object) if is_array else values
+    incoming = np.array(values, object) if is_array else values
     try:
-        actual = returned(given_values, kind)
+        actual = returned(incoming, kind)
     except InvalidInputError:
         return
     for value, stored in zip(values, actual, strict=True):
@@ -299,7 +299,7 @@ TIMES = [pa.date64(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.time64("
 NUMBERS = [pa.int8(), pa.float16(), pa.float64(), pa.duration("s")]
 
 
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda each: str(each.dtype))
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda array: str(array.dtype))
 def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
     """numpy's types have units and sizes that Arrow reads as plain numbers."""
     num_accepted = 0
@@ -311,8 +311,8 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
         num_accepted += 1
         for value, stored in zip(array, actual, strict=True):
             if array.dtype.kind in "mM" and not isinstance(stored, int):
-                own = stored.to_numpy() if isinstance(stored, pd.Timestamp) else stored
-                assert np.array([own], array.dtype)[0] == value, kind
+                comparable = stored.to_numpy() if isinstance(stored, pd.Timestamp) else stored
+                assert np.array([comparable], array.dtype)[0] == value, kind
             elif pa.types.is_temporal(kind) or array.dtype.kind in "mM":
                 assert array.dtype.kind in "iumM", kind  # a number of days or units
             elif isinstance(value, str | bytes):

@@ -151,8 +151,8 @@ class Expressions:
         kind = self.dice.choice(
             ["truth"] * 8 + ["text"] * 5 + ["number"] * 6 + ["date", "time", "time", "list"]
         )
-        made: str = getattr(self, kind)(0)
-        return made
+        expression: str = getattr(self, kind)(0)
+        return expression
 
     def _pick(
         self, depth: int, leaves: Sequence[str], calls: Sequence[Callable[[int], str]]
@@ -206,8 +206,8 @@ class Expressions:
         return f"({text})"
 
     def _operand(self, kind: str, depth: int) -> str:
-        made = self.number_of(kind, depth) if self.dice.random() < 0.6 else self.number(depth)
-        return self._in_parens(made) if " " in made and self.dice.random() < 0.7 else made
+        operand = self.number_of(kind, depth) if self.dice.random() < 0.6 else self.number(depth)
+        return self._in_parens(operand) if " " in operand and self.dice.random() < 0.7 else operand
 
     def _arithmetic(self, kind: str, depth: int) -> str:
         operator = self.dice.choice(["+", "-", "*", "*", "/", "%"])
@@ -297,8 +297,8 @@ class Expressions:
         return self.dice.choice(["BOTH", "LEADING", "TRAILING"])
 
     def _text_operand(self, depth: int) -> str:
-        made = self._part(depth)
-        return self._in_parens(made) if " " in made else made
+        operand = self._part(depth)
+        return self._in_parens(operand) if " " in operand else operand
 
     def _part(self, depth: int) -> str:
         return self.dice.choice([self.text, self.text, self.text, self._castable])(depth)
@@ -403,12 +403,12 @@ class Expressions:
         return self.dice.choice(["", "NOT "])
 
     def _truth_operand(self, depth: int) -> str:
-        made = self.truth(depth)
-        return self._in_parens(made) if self.dice.random() < 0.6 else made
+        operand = self.truth(depth)
+        return self._in_parens(operand) if self.dice.random() < 0.6 else operand
 
     def _value(self, depth: int) -> str:
-        made = self._castable(depth)
-        return self._in_parens(made) if " " in made and self.dice.random() < 0.8 else made
+        operand = self._castable(depth)
+        return self._in_parens(operand) if " " in operand and self.dice.random() < 0.8 else operand
 
     def _two(self, depth: int) -> Iterator[str]:
         """Yield values that can be compared."""
@@ -421,8 +421,8 @@ class Expressions:
             elif kind == "mixed":
                 yield self.dice.choice([self.date, self.time])(depth)
             else:
-                made = getattr(self, kind)(depth)
-                yield self._in_parens(made) if " " in made else made
+                operand = getattr(self, kind)(depth)
+                yield self._in_parens(operand) if " " in operand else operand
 
     def _comparison(self, depth: int) -> str:
         if self.dice.random() < 0.1:
@@ -531,7 +531,7 @@ class Judge:
 
     def judge(self, texts: Sequence[str]) -> None:
         """Compare the values of some expressions, all in one query of Spark if none fails."""
-        ours = [(text, found) for text in texts if (found := self._ours(text)) is not None]
+        ours = [(text, result) for text in texts if (result := self._ours(text)) is not None]
         self._compare([row for row in ours if row[1] != FAILED])
         for text, values in ours:
             if values == FAILED:
@@ -555,7 +555,7 @@ class Judge:
             return
         try:
             theirs = self.frame.selectExpr(
-                *(f"{text} AS c{place}" for place, (text, _) in enumerate(ours))
+                *(f"{text} AS c{index}" for index, (text, _) in enumerate(ours))
             ).toArrow()
         except PySparkException as error:
             if len(ours) > 1:
@@ -590,26 +590,26 @@ class Judge:
         expression = parse_value(text, self.batch.schema)
         for row in self.dice.sample(range(self.table.num_rows), 2):
             try:
-                own = plain_rows(evaluate(expression, self.batch.slice(row, 1)))[0]
+                ours = plain_rows(evaluate(expression, self.batch.slice(row, 1)))[0]
             except InvalidInputError as failure:
-                own = FAILED, str(failure)[-120:]
+                ours = FAILED, str(failure)[-120:]
             try:
                 other = plain_rows(self.rows[row].selectExpr(f"{text} AS c").toArrow().column(0))[0]
             except PySparkException as failure:
                 other = FAILED, failure.getCondition()
-            own_failed, other_failed = (
-                isinstance(row, tuple) and row[0] == FAILED for row in (own, other)
+            ours_failed, other_failed = (
+                isinstance(row, tuple) and row[0] == FAILED for row in (ours, other)
             )
-            if own_failed and other_failed:
+            if ours_failed and other_failed:
                 continue
             if other_failed and other[1] in _NARROW:
                 self.findings.counts["rows that overflow a narrow integer of Spark"] += 1
                 continue
-            if other_failed and not own_failed and "nullif(" in text:
+            if other_failed and not ours_failed and "nullif(" in text:
                 self.findings.counts["rows where Spark computes nullif in vain, and fails"] += 1
                 continue
-            if own != other and not are_digits_of_one_number(own, other):
-                self.findings.differ(text, f"row {row}: we have {own!r}, Spark {other!r}")
+            if ours != other and not are_digits_of_one_number(ours, other):
+                self.findings.differ(text, f"row {row}: we have {ours!r}, Spark {other!r}")
                 return
         self.findings.counts["equal, with rows that fail"] += 1
 

@@ -115,19 +115,23 @@ def ds(tmp_path: Path) -> Dataset:
 
 
 def _filtered(ds: Dataset, condition: str, **options: str) -> None:
-    asked = parse_reader_options({"path": ds.uri, "filter": condition, **options})
+    reader_options = parse_reader_options({"path": ds.uri, "filter": condition, **options})
     if options:
-        schema_of_changes(open_for_changes(asked), asked)
+        schema_of_changes(open_for_changes(reader_options), reader_options)
     else:
-        schema_of_table(open_requested(asked), asked)
+        schema_of_table(open_requested(reader_options), reader_options)
 
 
 def _checked(ds: Dataset, condition: str, **options: str) -> None:
     """Plan what a batch of the format checks."""
-    asked = parse_writer_options({"path": ds.uri, "expect": condition, **options}, False)
+    writer_options = parse_writer_options({"path": ds.uri, "expect": condition, **options}, False)
     columns = spark_schema(carrier_schema(ROWS))
-    job = plan_upsert(asked, columns) if options else plan(asked, columns, overwrite=False)
-    assert plan_checks(asked, job, columns, case_sensitive=False) is not None
+    job = (
+        plan_upsert(writer_options, columns)
+        if options
+        else plan(writer_options, columns, overwrite=False)
+    )
+    assert plan_checks(writer_options, job, columns, case_sensitive=False) is not None
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> None:

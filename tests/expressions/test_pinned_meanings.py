@@ -84,8 +84,8 @@ def test_conditions_keep_choosing_the_same_rows(tmp_path: Path, condition: str) 
     """A delete whose condition changes its meaning with a dependency would remove other rows."""
     ds = lance_stream.create_dataset(tmp_path / "t", ROWS.schema).append(ROWS)
     assert ds.to_table(["id"], filter=condition)["id"].to_pylist() == MEANINGS[condition]
-    left = [number for number in range(5) if number not in MEANINGS[condition]]
-    assert ds.delete(condition).to_table(["id"])["id"].to_pylist() == left
+    remaining = [number for number in range(5) if number not in MEANINGS[condition]]
+    assert ds.delete(condition).to_table(["id"])["id"].to_pylist() == remaining
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ PRIVATE_PARTS_OF_PYSPARK = {"_jdf", "_jc", "_jsparkSession", "_jvm", "_jwrite", 
 def test_no_other_private_parts_are_used() -> None:
     """Our own private parts are those of `self`, of `cls` and of names of ours."""
     used: set[str] = set()
-    own: set[str] = set()
+    names: set[str] = set()
     seen = 0
     for path in (ROOT / "lance_stream" / "spark").rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -224,13 +224,13 @@ def test_no_other_private_parts_are_used() -> None:
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                    own.add(name)
+                    names.add(name)
                 case ast.ClassDef(name=name):
-                    own.add(name)
+                    names.add(name)
                 case ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name)):
-                    own.add(name)
+                    names.add(name)
                 case ast.Assign(targets=targets):
-                    own.update(
+                    names.update(
                         field.attr if isinstance(field, ast.Attribute) else getattr(field, "id", "")
                         for target in targets
                         for field in ast.walk(target)
@@ -244,4 +244,4 @@ def test_no_other_private_parts_are_used() -> None:
             and not node.attr.startswith("__")
         }
     assert seen > 20
-    assert used - own - PUBLIC == PRIVATE_PARTS_OF_PYSPARK
+    assert used - names - PUBLIC == PRIVATE_PARTS_OF_PYSPARK

@@ -107,8 +107,8 @@ def predicates(draw: st.DrawFn, depth: int = 0) -> str:
 def test_predicates_agree_with_sqlite(text: str) -> None:
     """SQLite is an independent judge of precedence, null logic, LIKE and arithmetic."""
     rows = [
-        {"i": i, "j": INTEGERS[(place * 5 + 3) % len(INTEGERS)], "s": s}
-        for place, i in enumerate(INTEGERS)
+        {"i": i, "j": INTEGERS[(index * 5 + 3) % len(INTEGERS)], "s": s}
+        for index, i in enumerate(INTEGERS)
         for s in STRINGS
     ]
     schema = pa.schema([("i", pa.int64()), ("j", pa.int64()), ("s", pa.string())])

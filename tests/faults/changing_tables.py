@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 import lance_stream
-from tests.faults.places import create_table
+from tests.faults.locations import create_table
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.string())])
 Content = dict[int, str]

@@ -200,23 +200,23 @@ class Damager:
         parts.data += data
 
     def _mutate(self, message: Message) -> None:
-        places = list(_places_in(message))
-        holder, each = self.chance.choice(places)
-        if each.label == FieldDescriptor.LABEL_REPEATED and not _is_map(each):
-            self._mutate_repeated(holder, each)
-        elif _is_map(each):
-            holder.ClearField(each.name)
-        elif each.message_type is not None:
-            self._mutate_message(holder, each)
+        fields = list(_fields_in(message))
+        holder, field = self.chance.choice(fields)
+        if field.label == FieldDescriptor.LABEL_REPEATED and not _is_map(field):
+            self._mutate_repeated(holder, field)
+        elif _is_map(field):
+            holder.ClearField(field.name)
+        elif field.message_type is not None:
+            self._mutate_message(holder, field)
         else:
-            setattr(holder, each.name, self._other(each, getattr(holder, each.name)))
+            setattr(holder, field.name, self._other(field, getattr(holder, field.name)))
 
-    def _mutate_repeated(self, holder: Message, each: FieldDescriptor) -> None:
-        values = getattr(holder, each.name)
+    def _mutate_repeated(self, holder: Message, field: FieldDescriptor) -> None:
+        values = getattr(holder, field.name)
         choice = self.chance.randrange(4)
         if choice == 0 and len(values):
             del values[self.chance.randrange(len(values))]
-        elif each.message_type is not None:
+        elif field.message_type is not None:
             if len(values):
                 copied = values[self.chance.randrange(len(values))]
                 times = self.chance.choice([1, 1, 1, 2000])
@@ -224,29 +224,29 @@ class Damager:
             else:
                 values.add()
         elif choice == 1 or not len(values):
-            some = self._other(each, values[0] if len(values) else _zero(each))
+            some = self._other(field, values[0] if len(values) else _zero(field))
             values.extend([some] * self.chance.choice([1, 1, 1, 2000]))
         else:
             index = self.chance.randrange(len(values))
-            values[index] = self._other(each, values[index])
+            values[index] = self._other(field, values[index])
 
-    def _mutate_message(self, holder: Message, each: FieldDescriptor) -> None:
-        inner = getattr(holder, each.name)
+    def _mutate_message(self, holder: Message, field: FieldDescriptor) -> None:
+        inner = getattr(holder, field.name)
         choice = self.chance.randrange(4)
-        seen = self._seen.get(each.message_type.full_name)
+        seen = self._seen.get(field.message_type.full_name)
         if choice == 0:
-            holder.ClearField(each.name)
+            holder.ClearField(field.name)
         elif choice == 1 and seen:
             inner.ParseFromString(self.chance.choice(seen))
         elif choice == 2:
-            self._nest(holder, each)
+            self._nest(holder, field)
         else:
             inner.SetInParent()
 
-    def _nest(self, holder: Message, each: FieldDescriptor) -> None:
+    def _nest(self, holder: Message, field: FieldDescriptor) -> None:
         """Put a message into itself, again and again, by a field that leads back to its kind."""
-        inner = getattr(holder, each.name)
-        ways = list(_ways_back(each.message_type))
+        inner = getattr(holder, field.name)
+        ways = list(_ways_back(field.message_type))
         if not ways:
             inner.SetInParent()
             return
@@ -264,18 +264,18 @@ class Damager:
             except DecodeError:  # deeper than any reader of messages goes
                 return
 
-    def _other(self, each: FieldDescriptor, value: Any) -> Any:
-        if each.enum_type is not None:
-            return self.chance.choice([*each.enum_type.values_by_number, 99])
-        if each.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+    def _other(self, field: FieldDescriptor, value: Any) -> Any:
+        if field.enum_type is not None:
+            return self.chance.choice([*field.enum_type.values_by_number, 99])
+        if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
             return not value
-        if each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-            if each.type == FieldDescriptor.TYPE_BYTES:
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+            if field.type == FieldDescriptor.TYPE_BYTES:
                 return damaged_bytes(value, self.chance) if value else b"\1\2\3"
             return self.chance.choice([*LOGICAL_TYPES, value + ":9", value[:-1], value[:4]])
-        if each.cpp_type in {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}:
+        if field.cpp_type in {FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE}:
             return float(self.chance.choice(NUMBERS))
-        low, high = _limits(each)
+        low, high = _limits(field)
         flipped = value ^ (1 << self.chance.randrange(64))
         near = [value - 1, value + 1, value * 2, value // 2, flipped]
         number = self.chance.choice([self.chance.choice(near), self.chance.choice(NUMBERS)])
@@ -331,14 +331,14 @@ def _messages_in(message: Message) -> Iterator[Message]:
             yield from _messages_in(inner)
 
 
-def _places_in(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
+def _fields_in(message: Message) -> Iterator[tuple[Message, FieldDescriptor]]:
     for holder in _messages_in(message):
         for value in holder.DESCRIPTOR.fields:
             yield holder, value
 
 
-def _is_map(each: FieldDescriptor) -> bool:
-    return each.message_type is not None and each.message_type.GetOptions().map_entry
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _ways_back(kind: Any, limit: int = 3) -> Iterator[tuple[FieldDescriptor, ...]]:
@@ -355,16 +355,16 @@ def _ways_back(kind: Any, limit: int = 3) -> Iterator[tuple[FieldDescriptor, ...
                 pending.append((value.message_type, (*way, value)))
 
 
-def _zero(each: FieldDescriptor) -> Any:
-    if each.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return b"" if each.type == FieldDescriptor.TYPE_BYTES else ""
+def _zero(field: FieldDescriptor) -> Any:
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return b"" if field.type == FieldDescriptor.TYPE_BYTES else ""
     return 0
 
 
-def _limits(each: FieldDescriptor) -> tuple[int, int]:
+def _limits(field: FieldDescriptor) -> tuple[int, int]:
     return {
         FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
         FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
         FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
         FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
-    }[each.cpp_type]
+    }[field.cpp_type]

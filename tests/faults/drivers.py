@@ -29,7 +29,7 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from lance_stream.verbs.overwrite import overwrite
 from tests.contracts.watched_stores import WatchedStore
-from tests.faults import places
+from tests.faults import locations
 
 SCHEMA = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("value", pa.string()), ("seq", pa.int64())]
@@ -77,7 +77,7 @@ def upserted(rows: Rows, batch: Batch) -> Rows:
 
 def followed(rows: Rows, batch: Batch) -> Rows:
     """CDC: the newest change of a key counts, unless a row of the table is newer."""
-    newest = {entry.id: entry for entry in sorted(batch, key=lambda each: each.seq)}
+    newest = {entry.id: entry for entry in sorted(batch, key=lambda entry: entry.seq)}
     there = {row[0] for row in rows}
     survivors = [row for row in rows if row[0] not in newest or newest[row[0]].seq < row[2]]
     changed = [row[0] for row in rows if row[0] in newest and newest[row[0]].seq >= row[2]]
@@ -192,7 +192,7 @@ def copy_table(uri: str, target: str) -> str:
 
 
 def rows_at(uri: str, version: int | None = None) -> Rows:
-    table = places.open_table(uri, version).to_table(["id", "value", "seq"])
+    table = locations.open_table(uri, version).to_table(["id", "value", "seq"])
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
@@ -256,7 +256,7 @@ class Driver:
     is_done: bool = False
     _may_go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _stands: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _left: int | None = 0
+    _remaining_calls: int | None = 0
 
     def __post_init__(self) -> None:
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -265,7 +265,7 @@ class Driver:
     def go_on(self, num_calls: int | None = None) -> bool:
         """Make so many calls more, or all; return whether it has ended."""
         if not self.is_done and num_calls != 0:
-            self._left = num_calls
+            self._remaining_calls = num_calls
             self._may_go.release()
             assert self._stands.acquire(timeout=60), "the driver hangs"
         return self.is_done
@@ -294,12 +294,12 @@ class Driver:
     def _before(self, call: str, path: str) -> None:
         if not can_be_noticed(call, path) or threading.current_thread() is not self._thread:
             return
-        if self._left == 0:
+        if self._remaining_calls == 0:
             self._stands.release()
             self._may_go.acquire()
         self.num_calls += 1
-        if self._left is not None:
-            self._left -= 1
+        if self._remaining_calls is not None:
+            self._remaining_calls -= 1
 
 
 def all_orders(rows: Rows, steps: Iterable[tuple[str, Batch]]) -> list[Rows]:

@@ -240,25 +240,25 @@ def _work(calls: Connection, seed: int, folder: Path) -> None:
 
 @dataclass
 class Campaign:
-    """A run of the search: what was tried and found.
+    """A run of the search.
 
     Attributes:
         folder: Where findings are kept.
         tried: Damaged files read.
-        found: The findings of each kind, by where they came from.
+        findings: The number of findings of each kind, by the error and its line.
     """
 
     folder: Path
     tried: int
-    found: dict[str, int]
+    findings: dict[str, int]
 
     def keep(self, kind: str, data: bytes, finding: Finding) -> None:
         """Keep a finding, if it is the first of its kind."""
-        known = f"{finding.what.partition(':')[0]} at {finding.where}"
-        self.found[known] = self.found.get(known, 0) + 1
-        if self.found[known] > 1:
+        signature = f"{finding.what.partition(':')[0]} at {finding.where}"
+        self.findings[signature] = self.found.get(signature, 0) + 1
+        if self.findings[signature] > 1:
             return
-        number = len(self.found)
+        number = len(self.findings)
         (self.folder / f"{number}.lance").write_bytes(data)
         text = f"{kind}\n{finding.what}\n{finding.where}\n\n{finding.trace}"
         (self.folder / f"{number}.txt").write_text(text)
@@ -278,7 +278,7 @@ def search(minutes: float, seed: int, folder: Path, most: int) -> Campaign:
     campaign = Campaign(folder, 0, {})
     context = multiprocessing.get_context("spawn")
     stop = time.monotonic() + 60 * minutes
-    said = time.monotonic()
+    last_report = time.monotonic()
     while time.monotonic() < stop and campaign.tried < most:
         calls, theirs = context.Pipe(duplex=False)
         work = folder / "work"
@@ -308,9 +308,11 @@ def search(minutes: float, seed: int, folder: Path, most: int) -> Campaign:
             campaign.tried, tried = campaign.tried + number - tried, number
             if finding is not None:
                 campaign.keep(kind, data, finding)
-            if heard - said > 60:
-                said = heard
-                print(f"{campaign.tried} read, {len(campaign.found)} kinds of findings", flush=True)
+            if heard - last_report > 60:
+                last_report = heard
+                print(
+                    f"{campaign.tried} read, {len(campaign.findings)} kinds of findings", flush=True
+                )
         process.kill()
         process.join()
         seed += 1
@@ -333,10 +335,10 @@ def main() -> int:
         return int(finding is not None)
     print(f"seed {arguments.seed}, process {os.getpid()}", flush=True)
     campaign = search(arguments.minutes, arguments.seed, arguments.findings, arguments.most)
-    print(f"{campaign.tried} damaged files read, {len(campaign.found)} kinds of findings")
-    for where, count in campaign.found.items():
+    print(f"{campaign.tried} damaged files read, {len(campaign.findings)} kinds of findings")
+    for where, count in campaign.findings.items():
         print(f"  {count} x {where}")
-    return int(bool(campaign.found))
+    return int(bool(campaign.findings))
 
 
 if __name__ == "__main__":

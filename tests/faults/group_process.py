@@ -8,7 +8,7 @@ from typing import Any
 
 from lance_stream.errors import CommitConflictError
 from lance_stream.snapshot.table_version import TableVersion
-from tests.commit.group_places import GroupPlace
+from tests.commit.table_groups import TableGroup
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.faults.publishing_process import STEP_OF_STORE
 
@@ -27,13 +27,13 @@ _STEP_OF_MANIFESTS = {"put_all_if_not_exist": "put all", "put_if_exists": "final
 
 
 def commit_and_stop(
-    says: Connection, place: GroupPlace, batch_id: int, step: str, table: str
+    says: Connection, group: TableGroup, batch_id: int, step: str, table: str
 ) -> None:
     """Commit a batch; say "stopped" when it is about to take a step, or else "done".
 
     Args:
         says: Where to.
-        place: The tables.
+        group: The tables.
         batch_id: The batch.
         step: One of `STEPS`.
         table: The table whose commit stops. The others go on if they can.
@@ -74,37 +74,37 @@ def commit_and_stop(
 
         log.store = WatchedStore(log.store, before=in_store)
 
-    place.commit(batch_id, prepare=prepare)
+    group.commit(batch_id, prepare=prepare)
     stop_at("done")
     says.send("done")
 
 
-def commit_until_killed(says: Connection, place: GroupPlace, first: int) -> None:
+def commit_until_killed(says: Connection, group: TableGroup, first: int) -> None:
     """Commit one batch after another, as a stream does after a restart.
 
     Args:
         says: Gets the number of each batch that is committed.
-        place: The tables.
+        group: The tables.
         first: The batch to begin with, which may be committed already.
     """
     os.nice(5)
     batch_id = first
     while True:
         try:
-            place.commit(batch_id)
+            group.commit(batch_id)
         except CommitConflictError:  # another writer was faster each time; Spark repeats the batch
             continue
         says.send(batch_id)
         batch_id += 1
 
 
-def append_by_themselves(place: GroupPlace, seconds_between: float) -> None:
+def append_by_themselves(group: TableGroup, seconds_between: float) -> None:
     """Append rows to one table after the other, as other writers do, until killed."""
     import lance_stream
-    from tests.commit.group_places import SCHEMA
+    from tests.commit.table_groups import SCHEMA
 
     while True:
-        for uri in place.uris.values():
-            ds = lance_stream.open_dataset(uri, storage_options=place.options)
+        for uri in group.uris.values():
+            ds = lance_stream.open_dataset(uri, storage_options=group.options)
             ds.append(SCHEMA.empty_table().from_pylist([{"batch": -1, "name": "other"}], SCHEMA))
             time.sleep(seconds_between)

@@ -16,7 +16,7 @@ NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 """How often a process is killed; `make soak` does it 30 times."""
 
 
-SPARKS_OWN = ("Python worker failed to connect back", "java.io.OptionalDataException")
+SPARK_FAILURES = ("Python worker failed to connect back", "java.io.OptionalDataException")
 """What ends a query on a busy machine, and is not ours: a Python process has ten seconds to start;
 and two queries of one process may serialize a map while the other changes it."""
 
@@ -84,7 +84,7 @@ def is_alive(process: subprocess.Popen[bytes]) -> bool:
     if process.poll() is None:
         return True
     log = _LOGS[process.pid].read_text()
-    assert any(value in log for value in SPARKS_OWN), log[-3000:]
+    assert any(value in log for value in SPARK_FAILURES), log[-3000:]
     return False
 
 

@@ -98,12 +98,12 @@ def killing(step: str) -> None:
     inner: Callable[..., Any] = getattr(kind, name)
     remaining = [count]
 
-    def call(own: Any, *arguments: Any, **named: Any) -> Any:
-        where = own._target if name == "close" else arguments[0]
+    def call(instance: Any, *arguments: Any, **named: Any) -> Any:
+        where = instance._target if name == "close" else arguments[0]
         remaining[0] -= path in where
         if path in where and remaining[0] == 0 and not done:
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = inner(own, *arguments, **named)
+        answer = inner(instance, *arguments, **named)
         if path in where and remaining[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return answer

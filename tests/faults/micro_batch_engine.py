@@ -27,7 +27,7 @@ import pyarrow as pa
 from lance_stream.spark.session.spark_types import carrier_schema, stored_schema
 from lance_stream.spark.source.lance_source import LanceSource
 from lance_stream.spark.versions import HAS_READ_LIMITS
-from tests.faults.places import options_of
+from tests.faults.locations import options_of
 
 Sink: TypeAlias = Callable[[pa.Table, int], None]
 """Gets the rows of a batch, and its number."""

@@ -81,7 +81,7 @@ class Kind:
         expected: Its result over files, as sorted rows.
         output_mode: Of the query.
         sink: Arguments of the sink.
-        is_settled: Whether its plan promises the same rows each time.
+        is_deterministic: Whether its plan promises the same rows each time.
         stores: The state stores that it can have.
     """
 
@@ -89,7 +89,7 @@ class Kind:
     expected: Callable[[list[File]], Iterable[Row]]
     output_mode: str = "append"
     sink: Mapping[str, Any] = field(default_factory=dict)
-    is_settled: bool = True
+    is_deterministic: bool = True
     stores: tuple[str, ...] = ("hdfs", "rocksdb", "rocksdb 2")
 
 
@@ -182,14 +182,14 @@ KINDS: Final[dict[str, Kind]] = {
     "rows of distinct ids": Kind(
         lambda rows: rows.select("id", "k").dropDuplicates(["id"]),
         lambda files: {row[:2] for row in _all(files)},
-        is_settled=False,
+        is_deterministic=False,
     ),
     "joined": Kind(_self_join, _pairs),
     "transformWithState": Kind(
         _without_padding,
         lambda files: {row[:1] for row in _all(files)},
         "update",
-        is_settled=False,
+        is_deterministic=False,
         stores=("rocksdb", "rocksdb 2"),
     ),
 }
@@ -403,7 +403,7 @@ class History:
         self.done["batches"] += 1
         self.done["replays"] += commit.skipped
         if commit.rows_differ:
-            assert not self.kind.is_settled
+            assert not self.kind.is_deterministic
             self.done["skipped, with other rows"] += 1
             self.has_skipped_others = True
 

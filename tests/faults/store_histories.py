@@ -39,7 +39,7 @@ from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from tests import seeded_runs as histories
 from tests.faults.drivers import SCHEMA
-from tests.faults.faulty_places import Options, through
+from tests.faults.faulty_buckets import Options, through
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import DynamoTable, MotoServer
@@ -106,7 +106,7 @@ class Writer:
         dice: Settles what it does.
         values: By key, what the table holds in the end: None for no row.
         in_doubt: Groups of rows of which all are there in the end, or none.
-        maybe_gone: Keys whose row may have been deleted.
+        maybe_deleted: Keys whose row may have been deleted.
         done: How often what was done.
         error: What it ended with, if it was not ours.
     """
@@ -116,7 +116,7 @@ class Writer:
     dice: random.Random
     values: dict[int, str | None] = field(default_factory=dict)
     in_doubt: list[dict[int, str]] = field(default_factory=list)
-    maybe_gone: set[int] = field(default_factory=set)
+    maybe_deleted: set[int] = field(default_factory=set)
     done: dict[str, int] = field(default_factory=dict)
     error: BaseException | None = None
     _next_key: int = 0
@@ -140,7 +140,7 @@ class Writer:
         return [
             key
             for key, value in self.values.items()
-            if value is not None and key not in self.maybe_gone
+            if value is not None and key not in self.maybe_deleted
         ]
 
 
@@ -208,7 +208,7 @@ class OurWriter(Writer):
             open_dataset(self.uri, storage_options=self.options).delete(f"id = {key}")
         except LanceStreamError as error:
             self.note(f"delete: {type(error).__name__}")
-            self.maybe_gone.add(key)
+            self.maybe_deleted.add(key)
         else:
             self.note("delete")
             self.values[key] = None
@@ -336,13 +336,13 @@ def check(uri: str, options: Options, writers: list[OurWriter | LanceWriter], co
     assert dict(rebuilt.values()) == values, f"{context}: the feed does not make the table"
 
 
-def check_writer(writer: OurWriter | LanceWriter, held: dict[int, str], context: str) -> None:
+def check_writer(writer: OurWriter | LanceWriter, stored: dict[int, str], context: str) -> None:
     for key, value in writer.values.items():
-        if key in writer.maybe_gone and key not in held:
+        if key in writer.maybe_deleted and key not in stored:
             continue
-        assert held.get(key) == value, f"{context}: {key} is {held.get(key)!r}, not {value!r}"
+        assert stored.get(key) == value, f"{context}: {key} is {stored.get(key)!r}, not {value!r}"
     for group in writer.in_doubt:
-        there = {key: held[key] for key in group if key in held}
+        there = {key: stored[key] for key in group if key in stored}
         assert there in ({}, group), f"{context}: part of {group}"
 
 

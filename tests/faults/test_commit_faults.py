@@ -63,8 +63,8 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
         log,
         Transaction(version or log.latest(), batch.uuid, Append((fragment,))),
         before_attempt=is_in,
-        config_entries=lambda _newest, made: ledger_entries.config_entries(
-            APP, ledger_entries.LedgerEntry(batch_id, QUERY, made)
+        config_entries=lambda _newest, new_version: ledger_entries.config_entries(
+            APP, ledger_entries.LedgerEntry(batch_id, QUERY, new_version)
         ),
         environment=make_environment(),
     )
@@ -312,7 +312,7 @@ PLANS: dict[str, Plan] = {
     "other delete": lambda log: delete(log, 1, [1, 2]),
     "config": lambda _log: configure(1, key="value"),
 }
-EXCLUDE_EACH_OTHER = {("delete", "delete"), ("other delete", "other delete"), ("config", "config")}
+CONFLICTS = {("delete", "delete"), ("other delete", "other delete"), ("config", "config")}
 
 
 @pytest.mark.parametrize("theirs", PLANS)
@@ -322,14 +322,14 @@ def test_two_committers_interleave_at_every_step(ours: str, theirs: str) -> None
     other.
     """
     killed = {"delete": [0, 11], "other delete": [1, 2]}
-    dead = {*killed.get(ours, []), *killed.get(theirs, [])}
+    deleted = {*killed.get(ours, []), *killed.get(theirs, [])}
     num_appended = 5 * ((ours == "append") + (theirs == "append"))
     for step in count():
         log, landed, num_calls = meet(step, PLANS[ours], PLANS[theirs])
         if num_calls <= step:
             break
-        assert sorted(landed) == [(ours, theirs) not in EXCLUDE_EACH_OTHER, True], step
-        assert live_ids(log) == [n for n in range(15 + num_appended) if n not in dead], step
+        assert sorted(landed) == [(ours, theirs) not in CONFLICTS, True], step
+        assert live_ids(log) == [n for n in range(15 + num_appended) if n not in deleted], step
         assert log.versions() == list(range(1, 2 + sum(landed)))
     assert step >= 4
 

@@ -18,8 +18,8 @@ from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.faults.changing_tables import SCHEMA, Writer, content, follows, states_of
 from tests.faults.killed_processes import NUM_ROUNDS
+from tests.faults.locations import create_table, folder_on, on
 from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
-from tests.faults.places import create_table, folder_on, on
 
 NUM_CRASHES = max(12, 3 * NUM_ROUNDS)
 """How often each query dies; `make soak` lets it 90 times."""

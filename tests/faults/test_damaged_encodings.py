@@ -98,7 +98,7 @@ def values_of_the_greatest_width(parts: Parts) -> None:
     parts.descriptor.schema.fields[0].logical_type = f"fixed_size_binary:{2**31 - 1}"
 
 
-FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
+EARLIER_FINDINGS: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
     "more items than a machine word counts": (
         *("list<int32>", "some nulls", FileVersion.V2_2),
         change_layout(more_items_than_can_be_counted),
@@ -112,13 +112,13 @@ FOUND: dict[str, tuple[str, str, FileVersion, Callable[[Parts], None]]] = {
         values_of_the_greatest_width,
     ),
 }
-"""What was found once: a column, a shape, a version, and a change."""
+"""Damage that was once harmful: a column, a shape, a version, and a change."""
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", EARLIER_FINDINGS)
 def test_earlier_findings_do_no_harm(name: str) -> None:
     """Each row of the table once crashed the reader, hung it or exhausted the memory."""
-    column, shape, version, change = FOUND[name]
+    column, shape, version, change = EARLIER_FINDINGS[name]
     parts = Parts.of(sound_file(column, shape, version))
     before = parts.joined()
     change(parts)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lance_stream
-from tests.commit.group_places import GroupPlace
+from tests.commit.table_groups import TableGroup
 from tests.faults import group_process
 from tests.servers.buckets import Bucket
 from tests.servers.moto import DynamoTable
@@ -30,7 +30,7 @@ _PROCESSES.set_forkserver_preload(
 )
 
 
-def group_of_kind(kind: str, request: pytest.FixtureRequest, folder: Path) -> GroupPlace:
+def group_of_kind(kind: str, request: pytest.FixtureRequest, folder: Path) -> TableGroup:
     """Return tables that exist and are empty."""
     options: dict[str, str] = {}
     uris = {name: str(folder / name) for name in NAMES}
@@ -50,7 +50,7 @@ def group_of_kind(kind: str, request: pytest.FixtureRequest, folder: Path) -> Gr
             name: f"{uri.replace('s3:', 's3+ddb:')}?ddbTableName={table.name}"
             for name, uri in uris.items()
         }
-    group = GroupPlace(uris, options)
+    group = TableGroup(uris, options)
     group.create()
     return group
 
@@ -79,9 +79,9 @@ def process(target: Any, *arguments: Any) -> Iterator[Connection]:
         hears.close()
 
 
-def check_is_whole(place: GroupPlace) -> None:
-    for uri in place.uris.values():
-        assert lance_stream.open_dataset(uri, storage_options=place.options).verify() == []
+def check_is_whole(group: TableGroup) -> None:
+    for uri in group.uris.values():
+        assert lance_stream.open_dataset(uri, storage_options=group.options).verify() == []
 
 
 @pytest.mark.quick_cases(one_in=8)
@@ -111,10 +111,10 @@ def test_kills_at_any_step_leave_all_or_nothing(
 class Reader:
     """Opens the tables together, again and again, until the end of the block."""
 
-    def __init__(self, place: GroupPlace) -> None:
+    def __init__(self, group: TableGroup) -> None:
         self.num_reads = 0
         self.torn: list[Any] = []
-        self._place, self._ended = place, threading.Event()
+        self._group, self._ended = group, threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
 
@@ -123,7 +123,7 @@ class Reader:
         try:
             while not self._ended.is_set():
                 datasets = lance_stream.open_together(
-                    [*self._place.uris.values()], self._place.options
+                    [*self._group.uris.values()], self._group.options
                 )
                 batches = [{*value.to_table()["batch"].to_pylist()} - {-1} for value in datasets]
                 self.num_reads += 1
@@ -145,11 +145,11 @@ class Reader:
             raise self._error
 
 
-def kill_often(place: GroupPlace, num_kills: int, *, with_others: bool) -> tuple[int, int, int]:
+def kill_often(group: TableGroup, num_kills: int, *, with_others: bool) -> tuple[int, int, int]:
     """Kill a writer that goes on, again and again, and check that each batch is everywhere once.
 
     Args:
-        place: The tables.
+        group: The tables.
         num_kills: How often.
         with_others: Whether another process appends to each of the tables by itself.
 
@@ -158,35 +158,35 @@ def kill_often(place: GroupPlace, num_kills: int, *, with_others: bool) -> tuple
         was under way that turned out to be committed.
     """
     dice = random.Random(num_kills)
-    num_found = 0
+    num_unreported = 0
     done = -1
-    with Reader(place) as reader:
-        others = _PROCESSES.Process(target=group_process.append_by_themselves, args=(place, 0.05))
+    with Reader(group) as reader:
+        others = _PROCESSES.Process(target=group_process.append_by_themselves, args=(group, 0.05))
         if with_others:
             others.start()
         try:
             for _ in range(num_kills):
-                with process(group_process.commit_until_killed, place, done + 1) as hears:
+                with process(group_process.commit_until_killed, group, done + 1) as hears:
                     assert hears.poll(120), "it says nothing"
                     time.sleep(dice.random() * dice.choice([0.01, 0.05, 0.1]))
                     # killed here
                     while hears.poll(0):
                         done = hears.recv()
-                found = max(place.batches()[0], default=-1)
-                assert found in (done, done + 1, found if found > done else None)
-                num_found += found > done
+                last = max(group.batches()[0], default=-1)
+                assert last in (done, done + 1, last if last > done else None)
+                num_unreported += last > done
         finally:
             if with_others:
                 others.kill()
                 others.join()
     assert reader.torn == []
-    place.commit(done + 1)
-    batches = [sorted(set(batch)) for batch in place.batches()]
-    counts = [len([value for value in of if value >= 0]) for of in place.batches()]
+    group.commit(done + 1)
+    batches = [sorted(set(batch)) for batch in group.batches()]
+    counts = [len([value for value in of if value >= 0]) for of in group.batches()]
     newest = batches[0][-1]
     assert counts == [newest + 1] * 3  # none is missing, and none is there twice
     assert all([value for value in of if value >= 0] == [*range(newest + 1)] for of in batches)
-    return newest + 1, reader.num_reads, num_found
+    return newest + 1, reader.num_reads, num_unreported
 
 
 @pytest.mark.slow
@@ -203,8 +203,10 @@ def test_readers_never_see_partial_batches(
         folder = tmp_path / str(remaining)
         folder.mkdir()
         group = group_of_kind("sqlite", request, folder)
-        num_batches, num_reads, num_found = kill_often(group, num_kills, with_others=with_others)
-        print(f"{num_kills} kills: {num_batches} batches, {num_found} found, {num_reads} reads")
+        num_batches, num_reads, num_unreported = kill_often(
+            group, num_kills, with_others=with_others
+        )
+        print(f"{num_kills} kills, {num_batches} batches: {num_unreported} unreported")
         assert num_batches >= num_kills // 4
         assert num_reads
         remaining -= num_kills

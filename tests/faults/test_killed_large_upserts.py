@@ -48,7 +48,7 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
     assert stored == expected(num_batches)
     feed = ds.changes(0).read_all().to_pylist()
     state: dict[int, int] = {}
-    for change in sorted(feed, key=lambda each: each["_commit_version"]):
+    for change in sorted(feed, key=lambda row: row["_commit_version"]):
         if change["_change_type"] in ("delete", "update_preimage"):
             assert state.pop(change["id"]) == change["x"]
         else:

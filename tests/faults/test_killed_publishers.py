@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.opening import open_log
-from tests.contracts.shared_tables import Place
+from tests.contracts.shared_tables import SharedTable
 from tests.faults import publishing_process
 from tests.sampling import ALL_CASES
 from tests.servers.buckets import Bucket
@@ -32,7 +32,7 @@ NUM_WRITERS = 16 if ALL_CASES else 6
         pytest.param("dynamodb local, on S3", marks=pytest.mark.server("dynamodb_local", "moto")),
     ]
 )
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SharedTable:
     """A table of version 1, without rows."""
     kind, _, where = request.param.partition(", on ")
     options: dict[str, str] = {}
@@ -51,7 +51,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         options |= table.storage_options
         uri = f"{uri.replace('s3:', 's3+ddb:')}?ddbTableName={table.name}"
     lance_stream.create_dataset(uri, SCHEMA, storage_options=options)
-    return Place(uri, options)
+    return SharedTable(uri, options)
 
 
 _PROCESSES = get_context("forkserver")
@@ -63,17 +63,17 @@ _PROCESSES.set_forkserver_preload(
 class Writing:
     """A process that appends a row, and stops at a step; it is killed at the end of the block."""
 
-    def __init__(self, place: Place, step: int, row: int) -> None:
+    def __init__(self, table: SharedTable, step: int, row: int) -> None:
         self._hears, says = _PROCESSES.Pipe(duplex=False)
         self.process = _PROCESSES.Process(
             target=publishing_process.append_and_stop,
-            args=(says, place.uri, place.options, step, row),
+            args=(says, table.uri, table.options, step, row),
         )
         self.process.start()
         says.close()
 
-    def said(self) -> str:
-        """Return what it says next."""
+    def next_message(self) -> str:
+        """Wait for the next message of the process."""
         assert self._hears.poll(120), "it says nothing"
         return str(self._hears.recv())
 
@@ -86,66 +86,66 @@ class Writing:
         self._hears.close()
 
 
-def kill_at(place: Place, step: int, row: int) -> None:
-    with Writing(place, step, row) as writing:
-        assert writing.said() == "stopped"
+def kill_at(table: SharedTable, step: int, row: int) -> None:
+    with Writing(table, step, row) as writing:
+        assert writing.next_message() == "stopped"
 
 
-def ids_of(place: Place) -> list[int]:
-    return sorted(place.ours().to_table().column("id").to_pylist())
+def ids_of(table: SharedTable) -> list[int]:
+    return sorted(table.ours().to_table().column("id").to_pylist())
 
 
-def in_directory(place: Place) -> list[int]:
+def in_directory(table: SharedTable) -> list[int]:
     """What pylance reads without the manifest store."""
-    uri = place.uri.replace("s3+ddb", "s3").partition("?")[0]
-    options = {name: value for name, value in place.options.items() if name != "manifest_store"}
+    uri = table.uri.replace("s3+ddb", "s3").partition("?")[0]
+    options = {name: value for name, value in table.options.items() if name != "manifest_store"}
     return sorted(lance.dataset(uri, storage_options=options).to_table().column("id").to_pylist())
 
 
-def log_of(place: Place) -> ExternalLog:
-    log = open_log(place.uri, place.options)
+def log_of(table: SharedTable) -> ExternalLog:
+    log = open_log(table.uri, table.options)
     assert isinstance(log, ExternalLog)
     return log
 
 
-def check_is_finished(place: Place, num_left: int = 0) -> None:
-    log = log_of(place)
+def check_is_finished(table: SharedTable, num_unfinished: int = 0) -> None:
+    log = log_of(table)
     for manifest in log.manifests.items(log.base_uri):
         assert manifest.path == f"{log.base_uri}/{log.manifest_path(manifest.version)}"
     names = [name for name in log.store.list_names("_versions") if ".manifest-" in name]
-    assert len(names) == num_left
+    assert len(names) == num_unfinished
 
 
 @pytest.mark.quick_cases(one_in=4)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("step", range(1, NUM_STEPS + 2))
 @pytest.mark.essential
-def test_killed_writers_leave_all_or_nothing(place: Place, step: int) -> None:
+def test_killed_writers_leave_all_or_nothing(table: SharedTable, step: int) -> None:
     """A version is published by its item, so the directory may lag behind by
     one version at most.
     """
-    kill_at(place, step, row=1)
+    kill_at(table, step, row=1)
     expected = [1] if step > 2 else []
-    assert in_directory(place) == ([1] if step > 3 else [])  # up to one version behind
-    assert ids_of(place) == expected
-    assert in_directory(place) == expected
-    place.we_append(pa.table({"id": [2]}))
-    assert ids_of(place) == in_directory(place) == [*expected, 2]
-    assert place.ours().version == 1 + len(expected) + 1
-    check_is_finished(place, num_left=1 if step in (2, 5) else 0)
+    assert in_directory(table) == ([1] if step > 3 else [])  # up to one version behind
+    assert ids_of(table) == expected
+    assert in_directory(table) == expected
+    table.we_append(pa.table({"id": [2]}))
+    assert ids_of(table) == in_directory(table) == [*expected, 2]
+    assert table.ours().version == 1 + len(expected) + 1
+    check_is_finished(table, num_unfinished=1 if step in (2, 5) else 0)
 
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.some_cases(one_in=2)
-def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
+def test_concurrent_readers_finish_killed_commits(table: SharedTable) -> None:
     """Several readers complete the same commit at once and must not disturb each other."""
     for row in range(1, 4 if ALL_CASES else 2):
-        kill_at(place, 3, row)
+        kill_at(table, 3, row)
         start, seen = threading.Barrier(8), []
 
         def read(start: threading.Barrier = start, seen: list[list[int]] = seen) -> None:
             start.wait()
-            seen.append(ids_of(place))
+            seen.append(ids_of(table))
 
         threads = [threading.Thread(target=read) for _ in range(8)]
         for thread in threads:
@@ -153,33 +153,33 @@ def test_concurrent_readers_finish_killed_commits(place: Place) -> None:
         for worker in threads:
             worker.join()
         assert seen == [list(range(1, row + 1))] * 8
-        check_is_finished(place)
+        check_is_finished(table)
 
 
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
-def test_repeatedly_killed_writers_lose_nothing(place: Place) -> None:
+def test_repeatedly_killed_writers_lose_nothing(table: SharedTable) -> None:
     """Two processes write at once, and one of them is killed at a step while
     the other continues.
     """
     stands = set()
     for number in range(1, NUM_STEPS + 1):
-        with Writing(place, number, row=number) as killed:
-            assert killed.said() == "stopped"
-            with Writing(place, 0, row=100 + number) as other:
-                assert other.said() == "done"
+        with Writing(table, number, row=number) as killed:
+            assert killed.next_message() == "stopped"
+            with Writing(table, 0, row=100 + number) as other:
+                assert other.next_message() == "done"
         stands |= {100 + number, *([number] if number > 2 else [])}
-    assert set(ids_of(place)) == set(in_directory(place)) == stands
-    assert place.ours().version == 1 + len(stands) == 1 + len(ids_of(place))
+    assert set(ids_of(table)) == set(in_directory(table)) == stands
+    assert table.ours().version == 1 + len(stands) == 1 + len(ids_of(table))
 
 
 @pytest.mark.slow
 @pytest.mark.some_cases(one_in=3)
-def test_racing_processes_publish_once_each(place: Place) -> None:
+def test_racing_processes_publish_once_each(table: SharedTable) -> None:
     """Threads share a connection, while separate processes race in the database itself."""
     with ExitStack() as ends:
-        writers = [ends.enter_context(Writing(place, 0, row)) for row in range(NUM_WRITERS)]
-        assert [writer.said() for writer in writers] == ["done"] * NUM_WRITERS
-    assert ids_of(place) == list(range(NUM_WRITERS))
-    assert place.ours().version == 1 + NUM_WRITERS
-    check_is_finished(place)
+        writers = [ends.enter_context(Writing(table, 0, row)) for row in range(NUM_WRITERS)]
+        assert [writer.next_message() for writer in writers] == ["done"] * NUM_WRITERS
+    assert ids_of(table) == list(range(NUM_WRITERS))
+    assert table.ours().version == 1 + NUM_WRITERS
+    check_is_finished(table)

@@ -30,7 +30,7 @@ from tests.faults.killed_processes import (
     say,
     streaming,
 )
-from tests.faults.places import folder_on, on, open_table, options_of
+from tests.faults.locations import folder_on, on, open_table, options_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -26,12 +26,12 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from tests.faults.verbs_process import FIRST_KEPT_KEY
+from tests.faults.verbs_process import FIRST_PERMANENT_KEY
 from tests.keys.keyed_tables import use_small_runs
 
 PROCESS = Path(__file__).parent / "verbs_process.py"
 NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
-NUM_KEYS = FIRST_KEPT_KEY
+NUM_KEYS = FIRST_PERMANENT_KEY
 WIDTH = 64
 CONSUMER = "follower"
 
@@ -46,14 +46,14 @@ def batch_of(number: int) -> pa.Table:
 
 def content_after(num_batches: int) -> dict[int, tuple[int, list[float] | None]]:
     """Return `x` and `w` of each key; only the first rows have the latter."""
-    found = {key: (-1, wide_value(key)) for key in range(NUM_KEYS)}
+    content = {key: (-1, wide_value(key)) for key in range(NUM_KEYS)}
     for number in range(num_batches):
         for key, x, is_delete in zip(*batch_of(number).to_pydict().values(), strict=True):
             if is_delete:
-                found.pop(key, None)
+                content.pop(key, None)
             else:
-                found[key] = (x, found[key][1] if key in found else None)
-    return found
+                content[key] = (x, content[key][1] if key in content else None)
+    return content
 
 
 def wide_value(key: int) -> list[float] | None:

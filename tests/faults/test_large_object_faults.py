@@ -12,7 +12,7 @@ import pytest
 from lance_stream.errors import StoreUnavailableError
 from lance_stream.storage.locations import open_store
 from lance_stream.storage.store import Store
-from tests.faults.faulty_places import QUICK, Options, Proxies, through
+from tests.faults.faulty_buckets import QUICK, Options, Proxies, through
 from tests.sampling import is_its_turn, some_of
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.google_front import GoogleFront
@@ -45,7 +45,7 @@ def create_once_where_it_is(store: Store, path: str) -> None:
 
 
 STORES = {"s3_bucket": "moto", "google_front": "fake_gcs", "azure_container": "azurite"}
-"""Places of a test by the server that they need."""
+"""Fixtures of buckets, with the server that they need."""
 
 WAYS: dict[str, Callable[[Store, str], None]] = {
     "written in pieces": write_in_pieces,
@@ -82,8 +82,8 @@ def test_faults_of_large_objects_are_overcome(
     request: pytest.FixtureRequest, proxies: Proxies, store_name: str, fault: str, way: str
 ) -> None:
     """A fault at any request of a large object is overcome."""
-    place = request.getfixturevalue(store_name)
-    bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
+    fixture = request.getfixturevalue(store_name)
+    bucket = fixture.new_bucket() if isinstance(fixture, GoogleFront) else fixture
     is_late = isinstance(FAULTS[fault], Hold)
     retry_policy: Options = {**QUICK, "request_timeout": "3s"} if is_late else QUICK
     with proxies.before(bucket.endpoint) as proxy:
@@ -108,8 +108,8 @@ def test_an_upload_that_never_begins_is_given_up(
     """Starting the upload again must not take longer than the time limit of all
     requests together.
     """
-    place = request.getfixturevalue(store_name)
-    bucket = place.new_bucket() if isinstance(place, GoogleFront) else place
+    fixture = request.getfixturevalue(store_name)
+    bucket = fixture.new_bucket() if isinstance(fixture, GoogleFront) else fixture
     retry_policy: Options = {**QUICK, "client_max_retries": "100", "client_retry_timeout": "2s"}
     with proxies.before(bucket.endpoint) as proxy:
         store = open_store(f"{bucket.uri}/large", through(bucket, proxy, retry_policy))

@@ -13,17 +13,17 @@ from lance_stream.errors import NotFoundError
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from tests.faults.drivers import SCHEMA, START, Change, to_arrow
-from tests.faults.faulty_places import (
+from tests.faults.faulty_buckets import (
     ACTIONS,
     HASTY,
     QUICK,
     Case,
+    FaultyBucket,
     Options,
-    Place,
     Proxies,
-    at_each_request,
     check_ends_clearly,
     check_is_overcome,
+    run_at_every_request,
 )
 from tests.sampling import some_of
 from tests.servers.buckets import Bucket
@@ -56,7 +56,7 @@ FAST = ("append", "cut after by a reset")
 
 
 @dataclass(frozen=True)
-class DynamoPlace(Place):
+class FaultyBucketWithDynamo(FaultyBucket):
     """A bucket and a table of DynamoDB, both behind one proxy."""
 
     items: DynamoTable
@@ -80,12 +80,12 @@ class DynamoPlace(Place):
         return uri
 
 
-def warmed(place: DynamoPlace) -> Place:
+def warmed(bucket: FaultyBucketWithDynamo) -> FaultyBucket:
     """Let the client of DynamoDB look at the table, as it does once."""
     with suppress(NotFoundError):
-        open_newest(place.new_uri(), storage_options=place.through())
-    place.proxy.clear()
-    return place
+        open_newest(bucket.new_uri(), storage_options=bucket.through())
+    bucket.proxy.clear()
+    return bucket
 
 
 @pytest.fixture(scope="module")
@@ -133,12 +133,12 @@ def test_dynamodb_commits_overcome_single_faults(
     """A fault at any request of a commit is overcome at once."""
     action, case = ACTIONS[action_name], ONCE[fault]
 
-    def place_before(proxy: FaultProxy) -> Place:
-        return warmed(DynamoPlace(s3_bucket, proxy, dynamodb_table))
+    def bucket_behind(proxy: FaultProxy) -> FaultyBucket:
+        return warmed(FaultyBucketWithDynamo(s3_bucket, proxy, dynamodb_table))
 
     check = check_is_overcome(action, case)
     choose = chooser(action_name, fault)
-    at_each_request(proxies, s3_bucket.endpoint, place_before, action, case, check, choose)
+    run_at_every_request(proxies, s3_bucket.endpoint, bucket_behind, action, case, check, choose)
 
 
 @pytest.mark.nightly
@@ -154,9 +154,9 @@ def test_lasting_dynamodb_faults_end_clearly(
     """S3 and DynamoDB fail from any request on, and the commit has to end in a clear error."""
     action, case = ACTIONS[action_name], FOR_EVER[fault]
 
-    def place_before(proxy: FaultProxy) -> Place:
-        return warmed(DynamoPlace(s3_bucket, proxy, dynamodb_table))
+    def bucket_behind(proxy: FaultProxy) -> FaultyBucket:
+        return warmed(FaultyBucketWithDynamo(s3_bucket, proxy, dynamodb_table))
 
     check = check_ends_clearly(action, case)
     choose = chooser(action_name, fault)
-    at_each_request(proxies, s3_bucket.endpoint, place_before, action, case, check, choose)
+    run_at_every_request(proxies, s3_bucket.endpoint, bucket_behind, action, case, check, choose)

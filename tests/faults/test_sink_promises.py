@@ -40,7 +40,7 @@ from tests.faults.drivers import (
     rows_at,
     to_arrow,
 )
-from tests.faults.places import (
+from tests.faults.locations import (
     folder_on,
     is_seen_by_pylance,
     on,
@@ -102,7 +102,7 @@ def check(uri: str, expected: Rows) -> None:
     assert table.verify() == []
 
 
-def check_no_files_are_left(uri: str) -> None:
+def check_all_files_are_named(uri: str) -> None:
     table = open_table(uri).table
     stored = {file.path for name in ("data", "_deletions") for file in table.store.list(name)}
     assert stored == named_files(table)
@@ -178,7 +178,7 @@ def test_a_replay_changes_nothing(file_stream: Any, uri: str, mode: str) -> None
         assert (sink.last_commit.batch_id, sink.last_commit.skipped) == (newest, True)
         assert versions_of(uri) == before
     check(uri, after(mode, PLAIN))
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- b
@@ -209,7 +209,7 @@ def test_crashes_between_two_tables_are_harmless(file_stream: Any, folder: str, 
     for item in uris:
         check(item, after(mode, PLAIN))
         assert versions_of(item) == [1, 2, 3]
-        check_no_files_are_left(item)
+        check_all_files_are_named(item)
 
 
 # --- c
@@ -243,7 +243,7 @@ def test_lost_replies_amid_rivals_are_ours(
     assert lost
     check(uri, sorted([*after(mode, PLAIN[:2]), (100, "theirs", 1)]))
     assert versions_of(uri) == [1, 2, 3]
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 @every_mode_and_store
@@ -296,7 +296,7 @@ def test_unnoticed_commits_are_skipped_later(
     assert skipped == [True, False]
     check(uri, after(mode, PLAIN))
     assert versions_of(uri) == [1, 2, 3]
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- d
@@ -332,7 +332,7 @@ def test_concurrent_drivers_commit_batches_once(file_stream: Any, uri: str, mode
     assert errors == []
     check(uri, after(mode, PLAIN))
     assert versions_of(uri) == [1, 2, 3]
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- e
@@ -395,7 +395,7 @@ def test_new_checkpoints_cannot_reuse_app_ids(file_stream: Any, uri: str, mode: 
         file_stream.run(sink_into(uri, app_id="app", **ARGUMENTS[mode]), checkpoint="another")
     assert versions_of(uri) == before
     check(uri, after(mode, PLAIN))
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- g
@@ -466,7 +466,7 @@ def test_only_first_empty_batch_makes_a_version(file_stream: Any, uri: str, mode
     file_stream.add(as_file(mode, batches[3]))
     file_stream.run(without_some)
     check(uri, after(mode, [PLAIN[1], PLAIN[2]]))
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- i
@@ -563,7 +563,7 @@ def test_concurrent_changes_precede_the_batch(
     file_stream.forget_newest_commit()
     file_stream.run(sink)
     assert versions_of(uri) == before
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- j
@@ -580,7 +580,7 @@ def test_null_keys_are_counted_and_refused(spark: Any, uri: str, mode: str) -> N
     with pytest.raises(InvalidInputError, match="2"):
         sink(bad, 1)
     assert versions_of(uri) == before
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 def test_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
@@ -592,7 +592,7 @@ def test_duplicate_keys_need_a_sequence(spark: Any, uri: str) -> None:
     with pytest.raises(InvalidInputError, match="4711"):
         sink(frame_of(spark, as_file("upsert", twice)), 1)
     assert versions_of(uri) == before
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 @pytest.mark.parametrize("writer", ["our upsert", "our sink", "pylance"])
@@ -619,7 +619,7 @@ def test_keys_inserted_concurrently_are_merged(
     with once_before(monkeypatch, "_transactions/", insert_first):
         sink(frame_of(spark, as_file(mode, ours)), 1)
     check(uri, after(mode, [PLAIN[0], theirs, ours]))
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)
 
 
 # --- k
@@ -663,4 +663,4 @@ def test_late_changes_across_batches_are_ignored(file_stream: Any, uri: str) -> 
     file_stream.run(sink)
     check(uri, [(1, "newest", 9), (2, "newer", 2)])
     assert rows_at(uri) == after("cdc", batches)
-    check_no_files_are_left(uri)
+    check_all_files_are_named(uri)

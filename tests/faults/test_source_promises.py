@@ -15,8 +15,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import CorruptDataError, NotFoundError, UnsupportedFeatureError
 from lance_stream.spark.versions import HAS_READ_LIMITS
-from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
-from tests.faults.places import (
+from tests.faults.locations import (
     create_table,
     delete_table,
     folder_on,
@@ -25,6 +24,7 @@ from tests.faults.places import (
     open_by_pylance,
     open_table,
 )
+from tests.faults.micro_batch_engine import Checkpoint, Crashed, Engine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
 Change = tuple[str, int, int]  # its type, the version, the row's id

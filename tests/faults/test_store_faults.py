@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.faults.faulty_places import (
+from tests.faults.faulty_buckets import (
     ACTIONS,
     HASTY,
     QUICK,
     Case,
+    FaultyBucket,
     Options,
-    Place,
     Proxies,
-    at_each_request,
     check_ends_clearly,
     check_is_overcome,
+    run_at_every_request,
 )
 from tests.sampling import is_its_turn, some_of
 from tests.servers.buckets import Bucket
@@ -117,10 +117,10 @@ def test_commits_overcome_single_faults(
 ) -> None:
     """A fault at any request of a commit is overcome at once."""
     action, case = ACTIONS[action_name], ONCE[fault]
-    at_each_request(
+    run_at_every_request(
         proxies,
         bucket.endpoint,
-        lambda proxy: Place(bucket, proxy),
+        lambda proxy: FaultyBucket(bucket, proxy),
         action,
         case,
         check_is_overcome(action, case),
@@ -137,10 +137,10 @@ def test_lasting_faults_end_in_clear_errors(
     effect.
     """
     action, case = ACTIONS[action_name], FOR_EVER[fault]
-    at_each_request(
+    run_at_every_request(
         proxies,
         bucket.endpoint,
-        lambda proxy: Place(bucket, proxy),
+        lambda proxy: FaultyBucket(bucket, proxy),
         action,
         case,
         check_ends_clearly(action, case),

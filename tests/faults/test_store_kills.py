@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from lance_stream import create_dataset, open_dataset
-from tests.faults.faulty_places import (
+from tests.faults.faulty_buckets import (
     ACTIONS,
+    FaultyBucket,
     Options,
-    Place,
     append_others_rows,
     check_done,
     rows_there,
@@ -37,9 +37,9 @@ LARGE = pa.table({"noise": np.random.default_rng(3).integers(0, 1 << 62, 3_500_0
 
 
 @pytest.fixture
-def place(moto: MotoServer, s3_bucket: Bucket) -> Iterator[Place]:
+def bucket(moto: MotoServer, s3_bucket: Bucket) -> Iterator[FaultyBucket]:
     with FaultProxy(moto.endpoint) as proxy:
-        yield Place(s3_bucket, proxy)
+        yield FaultyBucket(s3_bucket, proxy)
 
 
 def do(action: str, uri: str, options: Options) -> None:
@@ -50,7 +50,7 @@ def append_much(uri: str, options: Options) -> None:
     open_dataset(uri, storage_options=options).append(LARGE)
 
 
-def run_and_kill(place: Place, target: object, *arguments: object, **when: object) -> bool:
+def run_and_kill(bucket: FaultyBucket, target: object, *arguments: object, **when: object) -> bool:
     """Run something in a process; kill that when a request comes. Return whether one came."""
     process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]  # of any kind
 
@@ -61,12 +61,12 @@ def run_and_kill(place: Place, target: object, *arguments: object, **when: objec
                 os.kill(process.pid, signal.SIGKILL)
                 time.sleep(0.002)
 
-    rule = place.proxy.add(Act(kill, then=when.pop("then", None)), **when)  # type: ignore[arg-type]  # of any kind
+    rule = bucket.proxy.add(Act(kill, then=when.pop("then", None)), **when)  # type: ignore[arg-type]  # of any kind
     process.start()
     process.join(120)
-    place.proxy.quiet()
-    assert process.exitcode == (-signal.SIGKILL if rule.num_fired else 0), place.proxy.story()
-    place.proxy.clear()
+    bucket.proxy.quiet()
+    assert process.exitcode == (-signal.SIGKILL if rule.num_fired else 0), bucket.proxy.story()
+    bucket.proxy.clear()
     return bool(rule.num_fired)
 
 
@@ -75,46 +75,48 @@ def run_and_kill(place: Place, target: object, *arguments: object, **when: objec
     ("name", "arrives"),
     [("append", False), ("append", True), ("create", True), ("upsert", False), ("delete", True)],
 )
-def test_killed_writers_leave_nothing_unfinished(place: Place, name: str, arrives: bool) -> None:
+def test_killed_writers_leave_nothing_unfinished(
+    bucket: FaultyBucket, name: str, arrives: bool
+) -> None:
     """The writer is killed at any of its requests."""
     action, then = ACTIONS[name], None if arrives else CutBefore()
-    options = place.through()
+    options = bucket.through()
     outcomes, number = set(), 0
     while True:
         number += 1
-        uri = action.new_table(place)
-        was_killed = run_and_kill(place, do, name, uri, options, at=number, then=then)
+        uri = action.new_table(bucket)
+        was_killed = run_and_kill(bucket, do, name, uri, options, at=number, then=then)
         context = f"killed at {number}"
-        there = rows_there(uri, place.direct)
+        there = rows_there(uri, bucket.direct)
         assert there in (action.before, action.after), context
         outcomes.add(there == action.after)
         action.act(uri, options)
-        check_done(action, uri, place.direct, context)
+        check_done(action, uri, bucket.direct, context)
         if not was_killed:
             break
         if action.before is not None:
-            others = append_others_rows(uri, place.direct)
-            assert rows_there(uri, place.direct) == sorted(action.after + others)
+            others = append_others_rows(uri, bucket.direct)
+            assert rows_there(uri, bucket.direct) == sorted(action.after + others)
     assert number > 5
     assert outcomes == {False, True}
 
 
 @pytest.mark.nightly
 def test_killed_uploads_leave_invisible_parts(
-    place: Place,
+    bucket: FaultyBucket,
 ) -> None:
     """The parts cost money until the bucket's rule for incomplete uploads deletes them."""
-    uri = place.new_uri()
-    table = create_dataset(uri, LARGE.schema, storage_options=place.direct)
-    options = place.through()
+    uri = bucket.new_uri()
+    table = create_dataset(uri, LARGE.schema, storage_options=bucket.direct)
+    options = bucket.through()
     for kind, at in (("start upload", 1), ("part", 1), ("part", 3), ("complete", 1)):
-        assert run_and_kill(place, append_much, uri, options, kind=kind, at=at, then=CutBefore())
-    leftovers = num_uploads(place.bucket)
+        assert run_and_kill(bucket, append_much, uri, options, kind=kind, at=at, then=CutBefore())
+    leftovers = num_uploads(bucket.bucket)
     assert leftovers >= 3
-    assert open_dataset(uri, storage_options=place.direct).version == table.version
+    assert open_dataset(uri, storage_options=bucket.direct).version == table.version
     assert table.verify() == []
     assert table.append(LARGE).count_rows() == len(LARGE)
-    assert num_uploads(place.bucket) == leftovers
+    assert num_uploads(bucket.bucket) == leftovers
     assert open_dataset(uri, storage_options=options).to_table() == LARGE
 
 

@@ -22,7 +22,7 @@ from lance_stream.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from tests.faults.faulty_places import QUICK, Options, Place
+from tests.faults.faulty_buckets import QUICK, FaultyBucket, Options
 from tests.sampling import some_of
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.store_faults import (
@@ -44,7 +44,7 @@ ROWS = pa.table(
         "text": [f"text {n}" for n in RANDOM.integers(0, 1 << 30, NUM_ROWS)],
     }
 )
-WANTED = [3, NUM_ROWS - 100, 17_000, 400]
+ROW_OFFSETS = [3, NUM_ROWS - 100, 17_000, 400]
 
 Read = Callable[[str, Options], Any]
 READS: Mapping[str, Read] = {
@@ -53,7 +53,7 @@ READS: Mapping[str, Read] = {
         version.version for version in open_dataset(uri, storage_options=options).versions()
     ],
     "scan": lambda uri, options: open_dataset(uri, storage_options=options).to_table(),
-    "take": lambda uri, options: open_dataset(uri, storage_options=options).take(WANTED),
+    "take": lambda uri, options: open_dataset(uri, storage_options=options).take(ROW_OFFSETS),
     "feed": lambda uri, options: (
         open_dataset(uri, storage_options=options).changes(3).read_all().drop(["_commit_timestamp"])
     ),
@@ -85,17 +85,17 @@ CHIEF_FAULTS = ("cut in the body", "the answer is late", "0.5", "503")
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, store: str) -> Iterator[Place]:
-    bucket = request.getfixturevalue(store)
-    url = urlsplit(bucket.endpoint)
+def bucket(request: pytest.FixtureRequest, store: str) -> Iterator[FaultyBucket]:
+    direct = request.getfixturevalue(store)
+    url = urlsplit(direct.endpoint)
     with FaultProxy(f"{url.scheme}://{url.netloc}") as proxy:
-        yield Place(bucket, proxy)
+        yield FaultyBucket(direct, proxy)
 
 
 @pytest.fixture
-def uri(place: Place) -> str:
+def uri(bucket: FaultyBucket) -> str:
     """Version 2 and 3 append, 4 deletes, 5 updates."""
-    table = create_dataset(place.new_uri(), ROWS.schema, storage_options=place.direct)
+    table = create_dataset(bucket.new_uri(), ROWS.schema, storage_options=bucket.direct)
     half = NUM_ROWS // 2
     table = table.append(ROWS[:half]).append(ROWS[half:])
     table.delete("id % 1000 = 7").update({"text": "'new'"}, "id % 5000 = 1")
@@ -108,10 +108,10 @@ def open_and_read(read: Read, uri: str, options: Options) -> Any:
     return read(uri, options)
 
 
-def num_requests(place: Place, read: Read, uri: str, options: Options) -> int:
-    place.proxy.clear()
+def num_requests(bucket: FaultyBucket, read: Read, uri: str, options: Options) -> int:
+    bucket.proxy.clear()
     open_and_read(read, uri, options)
-    return len(place.proxy.requests)
+    return len(bucket.proxy.requests)
 
 
 def cases(faults: Iterable[str], fast: Iterable[tuple[str, str]] = ()) -> list[object]:
@@ -135,12 +135,14 @@ def cases(faults: Iterable[str], fast: Iterable[tuple[str, str]] = ()) -> list[o
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "fault"), cases(ONCE, [("scan", "cut in the body")]))
-def test_readers_overcome_single_faults(place: Place, uri: str, name: str, fault: str) -> None:
+def test_readers_overcome_single_faults(
+    bucket: FaultyBucket, uri: str, name: str, fault: str
+) -> None:
     """A fault at any request of a reader is overcome at once."""
-    read, proxy, is_late = READS[name], place.proxy, isinstance(ONCE[fault], Hold | Slow)
-    expected = open_and_read(read, uri, place.direct)
-    options = place.through(LATE if is_late else QUICK)
-    last = num_requests(place, read, uri, options)
+    read, proxy, is_late = READS[name], bucket.proxy, isinstance(ONCE[fault], Hold | Slow)
+    expected = open_and_read(read, uri, bucket.direct)
+    options = bucket.through(LATE if is_late else QUICK)
+    last = num_requests(bucket, read, uri, options)
     for number in some_of(range(1, last + 1), 4 if is_late else 2):
         proxy.clear()
         rule = proxy.add(ONCE[fault], at=number)
@@ -152,12 +154,14 @@ def test_readers_overcome_single_faults(place: Place, uri: str, name: str, fault
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "share"), cases(["0.5", "0.999"], [("scan", "0.5")]))
-def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, share: str) -> None:
+def test_short_responses_give_no_wrong_data(
+    bucket: FaultyBucket, uri: str, name: str, share: str
+) -> None:
     """A short response that claims to be whole never gives wrong data."""
-    read, proxy = READS[name], place.proxy
-    expected = open_and_read(read, uri, place.direct)
-    options = place.through({**QUICK, "client_max_retries": "1"})
-    last = num_requests(place, read, uri, options)
+    read, proxy = READS[name], bucket.proxy
+    expected = open_and_read(read, uri, bucket.direct)
+    options = bucket.through({**QUICK, "client_max_retries": "1"})
+    last = num_requests(bucket, read, uri, options)
     assert last > 0
     for times in (1, None):
         for number in some_of(range(1, last + 1), 2):
@@ -174,12 +178,14 @@ def test_short_responses_give_no_wrong_data(place: Place, uri: str, name: str, s
 
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize(("store", "name", "fault"), cases(FOR_EVER, [("scan", "503")]))
-def test_readers_soon_report_lasting_faults(place: Place, uri: str, name: str, fault: str) -> None:
+def test_readers_soon_report_lasting_faults(
+    bucket: FaultyBucket, uri: str, name: str, fault: str
+) -> None:
     """A reader that retries for minutes looks as if it hung, and the error must name the server."""
-    read, proxy = READS[name], place.proxy
+    read, proxy = READS[name], bucket.proxy
     is_late = isinstance(FOR_EVER[fault], Slow)
-    options = place.through({**BRIEF, "request_timeout": "400ms"} if is_late else BRIEF)
-    for number in some_of(range(1, num_requests(place, read, uri, place.through()) - 2), 3):
+    options = bucket.through({**BRIEF, "request_timeout": "400ms"} if is_late else BRIEF)
+    for number in some_of(range(1, num_requests(bucket, read, uri, bucket.through()) - 2), 3):
         proxy.clear()
         proxy.add(FOR_EVER[fault], at=number, times=None)
         started = time.monotonic()

@@ -22,7 +22,7 @@ from tests.keys.keyed_tables import use_small_runs
 COLUMNS = ("a", "b", "c")
 """Columns that come and go; `id`, `x`, `n` and `w` stay."""
 
-FIRST_KEPT_KEY = 300
+FIRST_PERMANENT_KEY = 300
 """No batch deletes the keys from here on."""
 
 Verb = Callable[[Dataset, random.Random], object]
@@ -65,7 +65,7 @@ def update_column(ds: Dataset, dice: random.Random) -> object:
 
 def upsert_column(ds: Dataset, dice: random.Random) -> object:
     """Change a column of rows by their keys, which nobody deletes."""
-    keys = ds.scan(["id"], filter=f"id >= {FIRST_KEPT_KEY}").read_all()["id"].to_pylist()
+    keys = ds.scan(["id"], filter=f"id >= {FIRST_PERMANENT_KEY}").read_all()["id"].to_pylist()
     some = dice.sample(keys, min(20, len(keys)))
     batch = pa.table({"id": pa.array(some, pa.int64()), "n": [dice.randint(0, 99)] * len(some)})
     return ds.upsert(batch, on="id")

@@ -27,9 +27,9 @@ def rows(*ids: int) -> pa.Table:
 @pytest.fixture
 def ds() -> Dataset:
     """Version 2 inserts 0 to 3, version 3 deletes 1, version 4 inserts 4, 5 only sets a config."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
-    made = made.append(rows(0, 1, 2, 3)).delete("id = 1").append(rows(4))
-    return made.update_config({"a": "b"})
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    table = table.append(rows(0, 1, 2, 3)).delete("id = 1").append(rows(4))
+    return table.update_config({"a": "b"})
 
 
 def feed(ds: Dataset, *arguments: Any, **options: Any) -> list[tuple[int, str, int]]:

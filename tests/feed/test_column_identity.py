@@ -24,8 +24,10 @@ def uri_of(tmp_path: Path) -> str:
     return str(tmp_path / str(uuid.uuid4()))
 
 
-def made(uri: str, *rows: Row, schema: pa.Schema | None = None, version: str = "2.1") -> Dataset:
-    """A table of one version, with the rows in it."""
+def create_table(
+    uri: str, *rows: Row, schema: pa.Schema | None = None, version: str = "2.1"
+) -> Dataset:
+    """Create a table of one version with these rows."""
     data = pa.Table.from_pylist(list(rows), schema)
     lance.write_dataset(data, uri, enable_stable_row_ids=True, data_storage_version=version)
     return lance_stream.open_dataset(uri)
@@ -52,7 +54,7 @@ def struct(**kinds: pa.DataType) -> pa.DataType:
 def test_reordered_struct_fields_keep_their_values(tmp_path: Path) -> None:
     """Fields are matched by name after an overwrite, and their order must not swap values."""
     uri = uri_of(tmp_path)
-    made(uri, {"s": {"y": 1, "z": 2}})
+    create_table(uri, {"s": {"y": 1, "z": 2}})
     overwrite(uri, {"s": {"z": 20, "y": 10}})
     assert images_of(uri, "s") == [
         (1, "insert", {"z": 2, "y": 1}),
@@ -64,7 +66,7 @@ def test_reordered_struct_fields_keep_their_values(tmp_path: Path) -> None:
 def test_reused_field_ids_are_other_columns(tmp_path: Path) -> None:
     """The id of a dropped struct field is given to a top-level column."""
     uri = uri_of(tmp_path)
-    ds = made(uri, {"id": 1, "s": {"y": 1, "z": "old"}}).append(
+    ds = create_table(uri, {"id": 1, "s": {"y": 1, "z": "old"}}).append(
         pa.Table.from_pylist([{"id": 2, "s": {"y": 2, "z": "old"}}])
     )
     dropped = ds.table.schema.fields[1].children[1].id
@@ -81,7 +83,7 @@ def test_reused_ids_within_structs_are_noticed(tmp_path: Path, version: str) -> 
     """Another field of the same struct gets the id of the dropped one."""
     uri = uri_of(tmp_path)
     rows = [{"s": {"y": 1, "z": "old"}}, {"s": {"y": 2, "z": "old"}}]
-    ds = made(uri, rows[0], version=version).append(pa.Table.from_pylist(rows[1:]))
+    ds = create_table(uri, rows[0], version=version).append(pa.Table.from_pylist(rows[1:]))
     ds = ds.drop_columns(["s.z"]).compact()
     expected: dict[str, Any] = {"y": 1}
     if version == "2.2":  # the others take no new parts
@@ -98,7 +100,7 @@ def test_reused_ids_within_structs_are_noticed(tmp_path: Path, version: str) -> 
 def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
     """It shows no value of the dropped field of that name."""
     uri = uri_of(tmp_path)
-    made(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
+    create_table(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
     overwrite(uri, {"id": 1, "s": {"y": 2}})
     overwrite(uri, {"id": 1, "s": {"y": 3, "z": "new"}})
     assert [row[2] for row in images_of(uri, "s")] == [
@@ -113,7 +115,7 @@ def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
 def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
     """A cast gives the field a new id, but it is still the same field."""
     uri = uri_of(tmp_path)
-    made(
+    create_table(
         uri, {"s": {"y": 1, "z": "a"}}, schema=pa.schema({"s": struct(y=pa.int32(), z=pa.string())})
     )
     lance.dataset(uri).alter_columns({"path": "s.y", "data_type": pa.int64()})
@@ -128,14 +130,14 @@ def test_cast_struct_fields_keep_their_values(tmp_path: Path) -> None:
 def test_renamed_struct_fields_keep_their_values(tmp_path: Path) -> None:
     """Swapped names must be followed by field id, in structs as in columns."""
     uri = uri_of(tmp_path)
-    made(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
+    create_table(uri, {"s": {"y": 1, "z": 2}}).rename_columns({"s.y": "z", "s.z": "y"})
     assert images_of(uri, "s") == [(1, "insert", {"z": 1, "y": 2})]
 
 
 def test_structs_without_matching_fields_remain(tmp_path: Path) -> None:
     """If none of its fields existed yet, a struct is still null or not null."""
     uri = uri_of(tmp_path)
-    made(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
+    create_table(uri, {"id": 1, "s": {"y": 1}}, {"id": 2, "s": None})
     ds = lance_stream.open_dataset(uri)
     overwrite(uri, {"id": 3, "s": {"z": 5}})
     assert [row[2] for row in images_of(uri, "s")][:2] == [{"z": None}, None]
@@ -147,7 +149,7 @@ def test_required_struct_fields_may_start_null(tmp_path: Path) -> None:
     demands.
     """
     uri = uri_of(tmp_path)
-    made(uri, {"s": {"y": 1}})
+    create_table(uri, {"s": {"y": 1}})
     part = pa.field("z", pa.int64(), nullable=False)
     schema = pa.schema([("s", pa.struct([pa.field("y", pa.int64()), part]))])
     overwrite(uri, {"s": {"y": 1, "z": 2}}, schema=schema)
@@ -184,15 +186,19 @@ CASTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("before", "value", "now", "shown"), CASTS)
+@pytest.mark.parametrize(("before", "value", "now", "expected"), CASTS)
 def test_retyped_columns_show_equal_values(
-    tmp_path: Path, before: pa.DataType, value: Any, now: pa.DataType, shown: Any
+    tmp_path: Path, before: pa.DataType, value: Any, now: pa.DataType, expected: Any
 ) -> None:
     """Values that the new type cannot hold are null."""
     uri = uri_of(tmp_path)
-    made(uri, {"id": 1, "x": value}, schema=pa.schema({"id": pa.int64(), "x": before}))
+    create_table(uri, {"id": 1, "x": value}, schema=pa.schema({"id": pa.int64(), "x": before}))
     overwrite(uri, {"id": 2, "x": None}, schema=pa.schema({"id": pa.int64(), "x": now}))
-    assert images_of(uri, "x") == [(1, "insert", shown), (2, "delete", shown), (2, "insert", None)]
+    assert images_of(uri, "x") == [
+        (1, "insert", expected),
+        (2, "delete", expected),
+        (2, "insert", None),
+    ]
 
 
 def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
@@ -200,7 +206,7 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     schema = pa.schema({"m": pa.map_(pa.string(), struct(p=pa.int32(), q=pa.int32()))})
     row = {"m": [("k", {"p": 1, "q": 2})]}
-    made(uri, row, {"m": None}, {"m": []}, schema=schema, version="2.2")
+    create_table(uri, row, {"m": None}, {"m": []}, schema=schema, version="2.2")
     schema = pa.schema({"m": pa.map_(pa.string(), struct(q=pa.int64(), p=pa.int32()))})
     overwrite(uri, row, schema=schema)
     assert [row[2] for row in images_of(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
@@ -213,7 +219,7 @@ def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) 
     plain = pa.field("s", struct(y=pa.int32(), z=pa.int32()))
     packed = plain.with_metadata({"packed": "true"})
     fields = (packed, plain) if is_packed else (plain, packed)
-    made(uri, {"s": {"y": 1, "z": 2}}, schema=pa.schema([fields[0]]))
+    create_table(uri, {"s": {"y": 1, "z": 2}}, schema=pa.schema([fields[0]]))
     overwrite(uri, {"s": {"y": 3, "z": 4}}, schema=pa.schema([fields[1]]))
     assert [row[2] for row in images_of(uri, "s")] == [
         {"y": 1, "z": 2},
@@ -232,7 +238,7 @@ def test_dropped_parts_of_packed_structs_vanish(
     metadata = {"packed": "true"} if is_packed else None
     kind = struct(x=pa.int64(), y=pa.int64())
     schema = pa.schema([pa.field("s", kind, metadata=metadata)])
-    made(uri, {"s": {"x": 1, "y": 2}}, schema=schema, version=version)
+    create_table(uri, {"s": {"x": 1, "y": 2}}, schema=schema, version=version)
     overwrite(uri, {"s": {"y": 3}})
     assert images_of(uri, "s") == [
         (1, "insert", {"y": 2}),
@@ -245,7 +251,7 @@ def test_bytes_that_become_blobs_keep_values(tmp_path: Path) -> None:
     """Blobs are read by other means than plain bytes, while the values are the same."""
     uri = uri_of(tmp_path)
     plain = pa.field("b", pa.large_binary())
-    made(uri, {"b": b"plain"}, schema=pa.schema([plain]))
+    create_table(uri, {"b": b"plain"}, schema=pa.schema([plain]))
     blobs = plain.with_metadata({"lance-encoding:blob": "true"})
     overwrite(uri, {"b": b"a blob"}, schema=pa.schema([blobs]))
     assert images_of(uri, "b") == [
@@ -260,7 +266,7 @@ def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
     uri = uri_of(tmp_path)
     schema = pa.schema({"t": pa.timestamp("us")})
     rows = pa.table([pa.array([1_000, 1_234], pa.timestamp("us"))], schema=schema)
-    made(uri, *rows.to_pylist(), schema=schema)
+    create_table(uri, *rows.to_pylist(), schema=schema)
     lance.dataset(uri).alter_columns({"path": "t", "data_type": pa.timestamp("ms")})
     one = pa.scalar(1, pa.timestamp("ms")).as_py()
     assert images_of(uri, "t") == [
@@ -276,7 +282,7 @@ def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
 def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
     """One call may change both name and type, and then the id is new as well."""
     uri = uri_of(tmp_path)
-    made(uri, {"id": 1, "x": 10})
+    create_table(uri, {"id": 1, "x": 10})
     lance.dataset(uri).alter_columns({"path": "x", "name": "price", "data_type": pa.int32()})
     assert [row[2] for row in images_of(uri, "price")] == [10, 10, 10]
 
@@ -287,7 +293,7 @@ def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
 def test_renamed_columns_keep_their_values(tmp_path: Path) -> None:
     """Swapped names must be followed by field id."""
     uri = uri_of(tmp_path)
-    ds = made(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
+    ds = create_table(uri, {"a": 1, "b": 2}).rename_columns({"a": "b", "b": "a"})
     ds.append(pa.table({"b": [10], "a": [20]}))
     assert images_of(uri, "a") == [(1, "insert", 2), (3, "insert", 20)]
     assert images_of(uri, "b") == [(1, "insert", 1), (3, "insert", 10)]
@@ -296,7 +302,7 @@ def test_renamed_columns_keep_their_values(tmp_path: Path) -> None:
 def test_names_identify_columns_across_a_gap(tmp_path: Path) -> None:
     """If a version between is gone ids cannot be followed, and names are the best evidence."""
     uri = uri_of(tmp_path)
-    ds = made(uri, {"x": 1}).append(pa.table({"x": [2]})).append(pa.table({"x": [3]}))
+    ds = create_table(uri, {"x": 1}).append(pa.table({"x": [2]})).append(pa.table({"x": [3]}))
     ds = ds.rename_columns({"x": "price"})
     ds.table.store.delete(ds.table.log.manifest_path(2))
     net = images_of(uri, "price", after=1, deduplication_mode="netChanges")
@@ -319,10 +325,10 @@ def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -
 
     with monkeypatch.context() as patched:
         patched.setattr(TableVersion, "read_at", read_at)
-        found = columns.ids_in(table)
+        ids = columns.ids_in(table)
     with monkeypatch.context() as patched:
         patched.setattr(columns_of_versions, "SHORTEST_LEAP", 1 << 30)
-        assert FeedColumns(ds.table, None).ids_in(table) == found
+        assert FeedColumns(ds.table, None).ids_in(table) == ids
     return len(read)
 
 

@@ -29,8 +29,8 @@ def table(**values: Any) -> pa.Table:
 def images(ds: Dataset, *names: str, after: int = 0, **options: Any) -> list[tuple[Any, ...]]:
     """Each change as the version, the kind and some columns."""
     read = ds.changes(after, **options).read_all()
-    kept = ["_commit_version", "_change_type", *names]
-    return list(zip(*(read[value].to_pylist() for value in kept), strict=True))
+    columns = ["_commit_version", "_change_type", *names]
+    return list(zip(*(read[value].to_pylist() for value in columns), strict=True))
 
 
 @pytest.fixture

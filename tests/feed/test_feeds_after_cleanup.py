@@ -66,8 +66,8 @@ def lost_lineages(ds: lance_stream.Dataset, unstamped: Iterable[int] = ()) -> se
 def rows(ds: Dataset, *ids: int) -> pa.Table:
     """Return rows whose values tell the column of each apart, and the version."""
     columns = {
-        name: [100 * ds.version + 10 * place + id_ for id_ in ids]
-        for place, name in enumerate(ds.schema.names)
+        name: [100 * ds.version + 10 * index + id_ for id_ in ids]
+        for index, name in enumerate(ds.schema.names)
     }
     return pa.table({**columns, "id": list(ids)}, ds.schema)
 

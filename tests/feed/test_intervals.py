@@ -27,7 +27,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def made_at(*seconds: float) -> Dataset:
+def table_at(*seconds: float) -> Dataset:
     """A table whose version n inserts one row, and was committed at the n-th time."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/table", pa.schema([("id", pa.int64())])
@@ -51,14 +51,14 @@ def made_at(*seconds: float) -> Dataset:
 )
 def test_timestamps_at_and_between_versions(seconds: float, since: int, until: int) -> None:
     """A start is the first version at or after a moment; an end is the last at or before it."""
-    table = made_at(0, 10, 20).table
+    table = table_at(0, 10, 20).table
     assert first_version_since(table, at(seconds)) == since
     assert last_version_until(table, at(seconds)) == until
 
 
 def test_timestamps_before_the_first_version() -> None:
     """An end before the first version is an error; a start there selects all versions."""
-    table = made_at(0, 10).table
+    table = table_at(0, 10).table
     assert first_version_since(table, at(-1)) == 1
     with pytest.raises(InvalidInputError, match=r"no version existed at .* version 1"):
         last_version_until(table, at(-1))
@@ -66,7 +66,7 @@ def test_timestamps_before_the_first_version() -> None:
 
 def test_timestamps_are_independent_of_time_zones() -> None:
     """The same instant in another zone, or without one, is the same moment in UTC."""
-    table = made_at(0, 10, 20).table
+    table = table_at(0, 10, 20).table
     moment = at(10).astimezone(KOLKATA)
     assert first_version_since(table, moment) == last_version_until(table, moment) == 2
     without_zone = at(10).replace(tzinfo=None)  # is in UTC
@@ -79,9 +79,9 @@ def test_clock_skew_skips_no_version(seconds: int) -> None:
     """Writers' clocks differ, and a version stamped earlier than its predecessor must not be
     skipped.
     """
-    said = [0, 50, 12, 30, 11, 60, 58]
-    table = made_at(*said).table
-    output = [max(said[: place + 1]) for place in range(len(said))]
+    commit_seconds = [0, 50, 12, 30, 11, 60, 58]
+    table = table_at(*commit_seconds).table
+    output = [max(commit_seconds[: index + 1]) for index in range(len(commit_seconds))]
     since = next((v for v, value in enumerate(output, start=1) if value >= seconds), 8)
     assert first_version_since(table, at(seconds)) == since
     if seconds >= 0:
@@ -91,7 +91,7 @@ def test_clock_skew_skips_no_version(seconds: int) -> None:
 
 def test_finding_a_version_reads_few_manifests() -> None:
     """A binary search is possible although timestamps are not sorted exactly."""
-    minutes = made_at(*(120 * number for number in range(60)))
+    minutes = table_at(*(120 * number for number in range(60)))
     store = WatchedStore(minutes.table.store)
     log = type(minutes.table.log)(store)
     table = replace(minutes.table, store=store, log=log)
@@ -102,21 +102,21 @@ def test_finding_a_version_reads_few_manifests() -> None:
 
 def test_timestamps_are_monotonic_for_any_start() -> None:
     """The timestamp of a version must not depend on where a reader starts."""
-    said = [0, 50, 12, 30, 11, 60, 58]
-    ds = made_at(*said)
+    commit_seconds = [0, 50, 12, 30, 11, 60, 58]
+    ds = table_at(*commit_seconds)
     whole = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
     assert whole == [at(number) for number in (50, 50, 50, 50, 60, 60)]
     for after in range(1, 7):
-        part = made_at(*said).changes(after).read_all()["_commit_timestamp"].to_pylist()
+        part = table_at(*commit_seconds).changes(after).read_all()["_commit_timestamp"].to_pylist()
         assert part == whole[after - 1 :]
-    net = made_at(*said).changes(2, 5, deduplication_mode="netChanges").read_all()
+    net = table_at(*commit_seconds).changes(2, 5, deduplication_mode="netChanges").read_all()
     assert set(net["_commit_timestamp"].to_pylist()) == {at(50)}
 
 
 def test_versions_beyond_clock_skew_are_ignored() -> None:
     """The bound on clock skew limits how much history is read."""
     later = CLOCK_SKEW / 1e9 + 1
-    table = made_at(0, 9, later, later + 20).table
+    table = table_at(0, 9, later, later + 20).table
     store = WatchedStore(table.store)
     watched = replace(table, store=store, log=type(table.log)(store))
     assert commit_time(watched) == at(later + 20)
@@ -127,19 +127,19 @@ def test_versions_beyond_clock_skew_are_ignored() -> None:
 @pytest.mark.parametrize("unstated", [1, 2, 3])
 def test_unstated_commit_times_count_as_oldest(unstated: int) -> None:
     """Old writers stated none; the timestamps of other versions must still be right."""
-    ds = made_at(0, 50, 60)
+    ds = table_at(0, 50, 60)
     manifest = ds.table.log.read(unstated)
     ds.table.store.delete(manifest_path(unstated))
     data = encode_manifest(replace(manifest, timestamp_nanos=None))
     assert ds.table.store.create_once(manifest_path(unstated), data)
     times = [commit_time(lance_stream.open_dataset(ds.uri, version=n).table) for n in (1, 2, 3)]
-    shown = [number for number in (1, 2, 3) if number != unstated]
-    assert [times[number - 1] for number in shown] == [at((0, 50, 60)[n - 1]) for n in shown]
+    versions = [number for number in (1, 2, 3) if number != unstated]
+    assert [times[number - 1] for number in versions] == [at((0, 50, 60)[n - 1]) for n in versions]
 
 
 def test_interval_ends_with_a_version() -> None:
     """Version 0 can only be a start: it has neither rows nor columns."""
-    table = made_at(0, 10)
+    table = table_at(0, 10)
     with pytest.raises(
         InvalidInputError, match="'through' is inclusive, at least 1 and not less than 'after'"
     ):

@@ -70,12 +70,12 @@ def rewrite_column(uri: str, data: pa.Table, *, stamped: bool) -> None:
     """Update some rows of fragment 0 in place, in a new file of the column."""
     ds = lance.dataset(uri)
     fragment = ds.get_fragments()[0]
-    given = fragment.update_columns(data, left_on="id", right_on="id", with_offsets=stamped)
+    update = fragment.update_columns(data, left_on="id", right_on="id", with_offsets=stamped)
     operation = lance.LanceOperation.Update(
-        updated_fragments=[given[0]],
-        fields_modified=given[1],
+        updated_fragments=[update[0]],
+        fields_modified=update[1],
         update_mode="rewrite_columns",
-        updated_fragment_offsets={fragment.fragment_id: given[2]} if stamped else None,
+        updated_fragment_offsets={fragment.fragment_id: update[2]} if stamped else None,
     )
     lance.LanceDataset.commit(uri, operation, read_version=ds.version)
 
@@ -277,8 +277,8 @@ def test_column_backfills_can_be_left_out(uri: str, who: str) -> None:
 
 def test_casts_are_not_backfills(uri: str) -> None:
     """A cast updates every row, also for consumers that leave backfills out."""
-    for wanted in (pa.int32(), pa.int64()):
-        lance.dataset(uri).alter_columns({"path": "x", "data_type": wanted})
+    for data_type in (pa.int32(), pa.int64()):
+        lance.dataset(uri).alter_columns({"path": "x", "data_type": data_type})
     assert events(uri, 4, column_backfills=False) == updates([*range(6)], 0, 0)
 
 

@@ -44,7 +44,7 @@ class OpenedFile:
         fields: Iterable[Field] = self.schema.walk()
         if version is not FileVersion.V0_1:
             fields = (
-                held for field in self.schema.fields for held in fields_with_column(field, version)
+                leaf for field in self.schema.fields for leaf in fields_with_column(field, version)
             )
         return {field.id: column for column, field in enumerate(fields)}
 
@@ -55,8 +55,8 @@ class OpenedFile:
 
     def take(self, offsets: Iterable[int], columns: Sequence[str] | None = None) -> list[pa.Array]:
         fields = project(self.schema, columns).fields
-        wanted = np.array(list(offsets), np.uint64)
-        return answer(self.reader.take(fields, self.column_of(), wanted), self.read_ranges)
+        row_offsets = np.array(list(offsets), np.uint64)
+        return answer(self.reader.take(fields, self.column_of(), row_offsets), self.read_ranges)
 
 
 class Files:

@@ -59,11 +59,11 @@ def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> N
             data = written_by_us(batches, version, schema, max_page_bytes=2000)
         except LanceStreamError:
             continue  # what files of the version cannot hold
-        for places in ([half + 3], [1, half - 1, len(array) - 1]):
+        for offsets in ([half + 3], [1, half - 1, len(array) - 1]):
             reading = Reading(data)
             opened = len(reading.rounds)
-            (taken,) = reading.take([column.name], places)
-            assert len(taken) == len(places)
+            (taken,) = reading.take([column.name], offsets)
+            assert len(taken) == len(offsets)
             counted += 1
             rounds = len(reading.rounds) - opened
             if rounds > most_rounds(column.arrow, version):
@@ -79,7 +79,7 @@ def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> Non
     """A projection of one column in a hundred must cost a hundredth."""
     shape = next(shape for shape in SHAPES if shape.name == "some nulls")
     array = COLUMNS[name].array(shape, np.random.default_rng(1))
-    batch = pa.record_batch([array] * 100, names=[f"column {place}" for place in range(100)])
+    batch = pa.record_batch([array] * 100, names=[f"column {number}" for number in range(100)])
     reading = Reading(written_by_us([batch], version, batch.schema))
     opened = reading.bytes_read
     (read,) = reading.read(["column 42"], 0, len(array))

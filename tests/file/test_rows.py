@@ -6,26 +6,26 @@ from hypothesis import strategies as st
 from lance_stream.errors import CorruptDataError
 from lance_stream.file.rows import Rows
 
-offsets = st.lists(st.integers(0, 60), unique=True).map(sorted)
+OFFSETS = st.lists(st.integers(0, 60), unique=True).map(sorted)
 
 
-def rows_of(places: list[int]) -> Rows:
-    return Rows.of(np.array(places, np.int64))
+def rows_of(offsets: list[int]) -> Rows:
+    return Rows.of(np.array(offsets, np.int64))
 
 
-def places_of(rows: Rows) -> list[int]:
+def offsets_of(rows: Rows) -> list[int]:
     if rows.offsets is None:
         return list(range(rows.start, rows.stop))
     return [int(offset) for offset in rows.offsets]
 
 
 @settings(max_examples=50)
-@given(offsets)
-def test_rows_keep_their_offsets(places: list[int]) -> None:
+@given(OFFSETS)
+def test_rows_keep_their_offsets(offsets: list[int]) -> None:
     """Decoders address values by these offsets."""
-    rows = rows_of(places)
-    assert places_of(rows) == places
-    assert len(rows) == len(places)
+    rows = rows_of(offsets)
+    assert offsets_of(rows) == offsets
+    assert len(rows) == len(offsets)
 
 
 def test_offsets_without_gaps_are_a_range() -> None:
@@ -35,27 +35,27 @@ def test_offsets_without_gaps_are_a_range() -> None:
 
 
 @settings(max_examples=50)
-@given(offsets, st.integers(0, 60), st.integers(0, 60))
-def test_rows_are_relative_to_their_page(places: list[int], start: int, length: int) -> None:
+@given(OFFSETS, st.integers(0, 60), st.integers(0, 60))
+def test_rows_are_relative_to_their_page(offsets: list[int], start: int, length: int) -> None:
     """An offset that is off by one at a page's edge would lose or repeat a row."""
-    inside = [place - start for place in places if start <= place < start + length]
-    assert places_of(rows_of(places).within(start, start + length)) == inside
+    inside = [offset - start for offset in offsets if start <= offset < start + length]
+    assert offsets_of(rows_of(offsets).within(start, start + length)) == inside
 
 
 @settings(max_examples=50)
-@given(offsets, st.integers(1, 5))
-def test_items_of_rows_follow_each_other(places: list[int], dimension: int) -> None:
+@given(OFFSETS, st.integers(1, 5))
+def test_items_of_rows_follow_each_other(offsets: list[int], dimension: int) -> None:
     """Fixed-size lists store the items of a row next to each other."""
-    items = [place * dimension + item for place in places for item in range(dimension)]
-    assert places_of(rows_of(places).items(dimension)) == items
+    items = [offset * dimension + item for offset in offsets for item in range(dimension)]
+    assert offsets_of(rows_of(offsets).items(dimension)) == items
 
 
 @settings(max_examples=50)
-@given(offsets)
-def test_predecessors_are_distinct(places: list[int]) -> None:
+@given(OFFSETS)
+def test_predecessors_are_distinct(offsets: list[int]) -> None:
     """The first row has none."""
-    wanted = sorted({*places, *(place - 1 for place in places if place)})
-    assert places_of(rows_of(places).with_predecessors()) == wanted
+    expected = sorted({*offsets, *(offset - 1 for offset in offsets if offset)})
+    assert offsets_of(rows_of(offsets).with_predecessors()) == expected
 
 
 def test_an_uncountable_number_of_items_is_corrupt() -> None:

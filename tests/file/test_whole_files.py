@@ -45,8 +45,8 @@ FIXED_WIDTH = [
 def struct_of(parts: list[tuple[pa.DataType, bool]]) -> pa.DataType:
     # Arrow knows no field of type null that may not be null.
     fields = [
-        pa.field(f"f{place}", arrow, nullable or pa.types.is_null(arrow))
-        for place, (arrow, nullable) in enumerate(parts)
+        pa.field(f"f{index}", arrow, nullable or pa.types.is_null(arrow))
+        for index, (arrow, nullable) in enumerate(parts)
     ]
     return pa.struct(fields)
 
@@ -61,13 +61,13 @@ def nested(types: st.SearchStrategy[pa.DataType], version: FileVersion) -> st.Se
         parts.map(struct_of),
     ]
     if version is FileVersion.V2_2:
-        kinds.append(types.map(lambda each: pa.map_(pa.string(), each)))
+        kinds.append(types.map(lambda items: pa.map_(pa.string(), items)))
     return st.one_of(kinds)
 
 
 def types_of(version: FileVersion) -> st.SearchStrategy[pa.DataType]:
     vectors = st.tuples(st.sampled_from(FIXED_WIDTH), st.integers(1, 70)).map(
-        lambda each: pa.list_(*each)
+        lambda arguments: pa.list_(*arguments)
     )
     leaves = st.sampled_from(LEAVES) | vectors
     return st.recursive(leaves, lambda types: nested(types, version), max_leaves=4)
@@ -120,11 +120,11 @@ def test_any_array_round_trips(version: FileVersion) -> None:
             assert not has_shifted_offsets(read)
             assert read.type == arrow
             assert difference(read, array[first:last]) == ""
-        places = np.flatnonzero(random.random(len(array)) < random.choice([0.01, 0.3, 0.9]))
-        (taken,) = reading.take(["column"], places.tolist())
+        offsets = np.flatnonzero(random.random(len(array)) < random.choice([0.01, 0.3, 0.9]))
+        (taken,) = reading.take(["column"], offsets.tolist())
         taken.validate(full=True)
         assert not has_shifted_offsets(taken)
-        expected = pa.chunked_array([array[place : place + 1] for place in places], arrow)
+        expected = pa.chunked_array([array[offset : offset + 1] for offset in offsets], arrow)
         assert difference(taken, expected) == ""
 
     check()

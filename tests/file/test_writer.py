@@ -130,9 +130,9 @@ def test_dictionaries_beyond_their_index_start_pages(files: Any) -> None:
     opened = files.written(pa.Table.from_batches(batches))
     (column,) = _columns(opened)
     assert [page.length for page in column.pages] == [100, 100, 100]
-    for place in range(3):
-        (array,) = opened.read(100 * place, 100 * place + 100)
-        assert array.to_pylist() == batches[place]["d"].to_pylist()
+    for index in range(3):
+        (array,) = opened.read(100 * index, 100 * index + 100)
+        assert array.to_pylist() == batches[index]["d"].to_pylist()
     with pytest.raises(InvalidInputError, match="fewer rows"):
         opened.read(0, 300)
 

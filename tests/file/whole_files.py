@@ -75,8 +75,8 @@ class Reading:
         fields = [self.fields[name] for name in names]
         return answer(self.reader.read(fields, self._column_of, start, stop), self._ranges)
 
-    def take(self, names: Iterable[str], places: Sequence[int]) -> list[pa.Array]:
+    def take(self, names: Iterable[str], offsets: Sequence[int]) -> list[pa.Array]:
         """Return some rows."""
         fields = [self.fields[name] for name in names]
-        wanted = np.array(places, np.uint64)
-        return answer(self.reader.take(fields, self._column_of, wanted), self._ranges)
+        row_offsets = np.array(offsets, np.uint64)
+        return answer(self.reader.take(fields, self._column_of, row_offsets), self._ranges)

@@ -54,8 +54,8 @@ def only_page(data: bytes) -> tuple[pb.PageLayout, list[bytes]]:
     metadata = file2_pb2.ColumnMetadata.FromString(data[start : start + size])
     (page,) = metadata.pages
     wrapped = WrappedMessage.FromString(page.encoding.direct.encoding)
-    places = zip(page.buffer_offsets, page.buffer_sizes, strict=True)
-    return pb.PageLayout.FromString(wrapped.value), [data[at : at + size] for at, size in places]
+    spans = zip(page.buffer_offsets, page.buffer_sizes, strict=True)
+    return pb.PageLayout.FromString(wrapped.value), [data[at : at + size] for at, size in spans]
 
 
 def chunk_parts(
@@ -85,8 +85,8 @@ def chunk_parts(
             part.append((at, size))
             at = -(-(at + size) // 8) * 8
         chunk += ((word >> 4) + 1) * 8
-    places = [np.array(part, dtype=np.int64).reshape(-1, 2).T for part in parts]
-    return counts, np.array(num_levels), [(place[0], place[1]) for place in places]
+    spans = [np.array(part, dtype=np.int64).reshape(-1, 2).T for part in parts]
+    return counts, np.array(num_levels), [(span[0], span[1]) for span in spans]
 
 
 def save(name: str, position: str, encoding: Any, expected: pa.Array, **arrays: Any) -> None:
@@ -118,7 +118,7 @@ def names_of(encoding: pb.CompressiveEncoding) -> str:
 
 def mini_block(
     name: str,
-    wanted: str,
+    expected: str,
     values: pa.Array,
     version: str = "2.2",
     metadata: dict[str, str] | None = None,
@@ -126,13 +126,13 @@ def mini_block(
     """Capture the values of a mini-block page."""
     layout, buffers = only_page(written(values, version, metadata))
     mini = layout.mini_block_layout
-    found = names_of(mini.value_compression)
-    if found != wanted or mini.HasField("dictionary"):
-        raise SystemExit(f"{name}: wanted {wanted}, but Lance chose {found}")
+    codec = names_of(mini.value_compression)
+    if codec != expected or mini.HasField("dictionary"):
+        raise SystemExit(f"{name}: expected {expected}, but Lance chose {codec}")
     counts, _, parts = chunk_parts(mini, buffers)
     arrays: dict[str, Any] = {}
-    for place, (starts, sizes) in enumerate(parts[2:]):
-        arrays[f"starts_{place}"], arrays[f"sizes_{place}"] = starts, sizes
+    for index, (starts, sizes) in enumerate(parts[2:]):
+        arrays[f"starts_{index}"], arrays[f"sizes_{index}"] = starts, sizes
     data = np.frombuffer(buffers[1], np.uint8)
     save(
         name, "mini_block", mini.value_compression, values, num_values=counts, data_0=data, **arrays
@@ -140,14 +140,14 @@ def mini_block(
 
 
 def dictionary(
-    name: str, wanted: str, values: pa.Array, version: str = "2.2", items: pa.Array | None = None
+    name: str, expected: str, values: pa.Array, version: str = "2.2", items: pa.Array | None = None
 ) -> None:
     """Capture the items of a mini-block page's dictionary: the distinct values as they come."""
     layout, buffers = only_page(written(values, version, None))
     mini = layout.mini_block_layout
-    found = names_of(mini.dictionary) if mini.HasField("dictionary") else "none"
-    if found != wanted:
-        raise SystemExit(f"{name}: wanted {wanted}, but Lance chose {found}")
+    codec = names_of(mini.dictionary) if mini.HasField("dictionary") else "none"
+    if codec != expected:
+        raise SystemExit(f"{name}: expected {expected}, but Lance chose {codec}")
     if items is None:
         items = values.unique()
     count = np.array([mini.num_dictionary_items])
@@ -155,13 +155,13 @@ def dictionary(
     save(name, "block", mini.dictionary, items, num_values=count, data_0=data)
 
 
-def levels(name: str, wanted: str, values: pa.Array, version: str, chunk: int) -> None:
+def levels(name: str, expected: str, values: pa.Array, version: str, chunk: int) -> None:
     """Capture the definition levels of one chunk of a mini-block page: 1 where a value is null."""
     layout, buffers = only_page(written(values, version, None))
     mini = layout.mini_block_layout
-    found = names_of(mini.def_compression)
-    if found != wanted:
-        raise SystemExit(f"{name}: wanted {wanted}, but Lance chose {found}")
+    codec = names_of(mini.def_compression)
+    if codec != expected:
+        raise SystemExit(f"{name}: expected {expected}, but Lance chose {codec}")
     counts, num_levels, parts = chunk_parts(mini, buffers)
     stop = int(counts[: chunk % len(counts) + 1].sum())
     start = stop - int(counts[chunk])
@@ -174,7 +174,7 @@ def levels(name: str, wanted: str, values: pa.Array, version: str, chunk: int) -
 
 def full_zip(
     name: str,
-    wanted: str,
+    expected: str,
     values: pa.Array,
     version: str = "2.2",
     metadata: dict[str, str] | None = None,
@@ -182,9 +182,9 @@ def full_zip(
     """Capture the values of a full-zip page without levels."""
     layout, buffers = only_page(written(values, version, metadata))
     zipped = layout.full_zip_layout
-    found = names_of(zipped.value_compression)
-    if found != wanted:
-        raise SystemExit(f"{name}: wanted {wanted}, but Lance chose {found}")
+    codec = names_of(zipped.value_compression)
+    if codec != expected:
+        raise SystemExit(f"{name}: expected {expected}, but Lance chose {codec}")
     arrays: dict[str, Any] = {}
     data = buffers[0]
     if zipped.WhichOneof("details") == "bits_per_value":
@@ -213,7 +213,7 @@ def full_zip(
 
 def pick(choices: list[Any], count: int) -> list[Any]:
     """Return some of them by chance."""
-    return [choices[place] for place in RNG.integers(0, len(choices), count)]
+    return [choices[index] for index in RNG.integers(0, len(choices), count)]
 
 
 def sentences(count: int) -> list[str]:
@@ -265,8 +265,8 @@ def main() -> None:
     mini_block("fsst_32", "fsst(variable)", pa.array(texts))
     mini_block("fsst_64", "fsst(variable)", pa.array(texts, pa.large_string()), "2.1")
     rare = [
-        text + "".join(map(chr, RNG.integers(161, 255, 1 + place % 3)))
-        for place, text in enumerate(texts)
+        text + "".join(map(chr, RNG.integers(161, 255, 1 + index % 3)))
+        for index, text in enumerate(texts)
     ]
     mini_block("fsst_with_escapes", "fsst(variable)", pa.array(rare))
     mini_block("fsst_off", "fsst(variable)", pa.array(texts[:40]), metadata=FSST)
@@ -331,7 +331,7 @@ def main() -> None:
     late = pa.array(RNG.integers(0, 2**62, 900), mask=np.arange(900) > 600)
     levels("levels_rle", "rle(flat)", late, "2.2", 0)
 
-    long = [text * (1 + place % 40) for place, text in enumerate(texts[:300])]
+    long = [text * (1 + index % 40) for index, text in enumerate(texts[:300])]
     full_zip("fsst_per_value", "fsst(variable)", pa.array(long))
     full_zip("fsst_per_value_64", "fsst(variable)", pa.array(long, pa.large_string()), "2.1")
     blobs = [text.encode() for text in long]

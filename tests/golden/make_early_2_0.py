@@ -54,17 +54,17 @@ def table():
 
 def main():
     name = sys.argv[1]
-    made = table()
+    original = table()
     out = Path(__file__).parent / "early_2_0"
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.lance"
-        lance.write_dataset(made, str(path), use_legacy_format=False)
+        lance.write_dataset(original, str(path), use_legacy_format=False)
         back = lance.dataset(str(path)).to_table()
-        if back.to_pydict() != made.to_pydict():
+        if back.to_pydict() != original.to_pydict():
             print("reads back otherwise")
-        with pa.ipc.new_file(str(Path(folder) / "expected.arrow"), made.schema) as writer:
-            writer.write_table(made)
+        with pa.ipc.new_file(str(Path(folder) / "expected.arrow"), original.schema) as writer:
+            writer.write_table(original)
         archive = out / f"{lance.__version__}-{name}.tar.xz"
         with (
             lzma.open(str(archive), "w", preset=9) as file,

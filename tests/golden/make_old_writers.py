@@ -31,8 +31,8 @@ LONG = "a text that is repeated, and so compresses well: "
 
 
 def texts(random, count, null_every=0):
-    made = [f"t{integer:05d}" for integer in random.integers(0, 100000, count)]
-    return [None if null_every and n % null_every == 0 else made[n] for n in range(count)]
+    values = [f"t{integer:05d}" for integer in random.integers(0, 100000, count)]
+    return [None if null_every and n % null_every == 0 else values[n] for n in range(count)]
 
 
 def nulled(values, every):
@@ -68,8 +68,8 @@ def nested(random, count, nulls):
     lengths = random.integers(0, 4, count)
 
     def lists(item):
-        made = [[item(n, i) for i in range(length)] for n, length in enumerate(lengths.tolist())]
-        return nulled(made, 5) if nulls else made
+        rows = [[item(n, i) for i in range(length)] for n, length in enumerate(lengths.tolist())]
+        return nulled(rows, 5) if nulls else rows
 
     return {
         "vector": pa.array(
@@ -124,7 +124,7 @@ def tables():
     words = pa.array(["x", "y", "x", "z"] * 20).dictionary_encode()
     yield "dictionary", pa.table({"d": words, "n": pa.array(range(80), pa.int64())}), {}
     number = pa.array(range(500), pa.int64())
-    asked = pa.table(
+    table = pa.table(
         {
             "zstd": pa.array([LONG + str(n % 9) for n in range(500)]),
             "lz4": pa.array([LONG + str(n % 7) for n in range(500)]),
@@ -135,7 +135,7 @@ def tables():
     yield (
         "asked",
         with_metadata(
-            asked,
+            table,
             {
                 "zstd": {"lance-encoding:compression": "zstd"},
                 "lz4": {"lance-encoding:compression": "lz4"},
@@ -186,14 +186,14 @@ def make(folder, version, name, table, more):
     """Write one table and what is expected of it; raise if this pylance does not manage."""
     folder.mkdir()
     write(folder, table, version, more)
-    found = lance.dataset(str(folder / "table.lance")).to_table()
-    if found.num_rows != table.num_rows:
-        raise ValueError(f"{found.num_rows} rows came back")
-    if version != "legacy" and found.to_pydict() != table.to_pydict():
+    stored = lance.dataset(str(folder / "table.lance")).to_table()
+    if stored.num_rows != table.num_rows:
+        raise ValueError(f"{stored.num_rows} rows came back")
+    if version != "legacy" and stored.to_pydict() != table.to_pydict():
         raise ValueError("other values came back")
     path = str(folder / "expected.arrow")
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, found.schema) as writer:
-        writer.write_table(found.combine_chunks())
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, stored.schema) as writer:
+        writer.write_table(stored.combine_chunks())
     for text in ("_transactions", "_latest.manifest"):
         path = folder / "table.lance" / text
         if path.is_dir():
@@ -205,10 +205,10 @@ def make(folder, version, name, table, more):
 def main(versions):
     target = FOLDER / (f"{lance.__version__}.tar.xz")
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as root:
         for version in versions:
             for name, table, more in tables():
-                folder = Path(made) / (f"{version}-{name}")
+                folder = Path(root) / (f"{version}-{name}")
                 try:
                     make(folder, version, name, table, more)
                 except BaseException as error:  # a panic of pylance is no Exception
@@ -216,7 +216,7 @@ def main(versions):
                     problem = str(error).splitlines()[0][:100] if str(error) else "?"
                     print(f"{lance.__version__} {version} {name}: not made: {problem}")
         with tarfile.open(str(target), "w:xz", preset=9 | lzma.PRESET_EXTREME) as archive:
-            archive.add(made, arcname=".")
+            archive.add(root, arcname=".")
     print(f"{target.name}: {target.stat().st_size} bytes")
 
 

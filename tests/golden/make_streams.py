@@ -19,7 +19,7 @@ import lance_stream
 from lance_stream.spark import register
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-SHOWN = ["_commit_version", "_change_type", "id", "name"]
+COLUMNS = ["_commit_version", "_change_type", "id", "name"]
 
 
 def rows(*ids: int) -> pa.Table:
@@ -36,7 +36,7 @@ def record(folder: Path, options: dict[str, str]) -> None:
     batches: list[list[list[Any]]] = []
 
     def take(df: Any, _batch_id: int) -> None:
-        batches.append(sorted([row[name] for name in SHOWN] for row in df.collect()))
+        batches.append(sorted([row[name] for name in COLUMNS] for row in df.collect()))
 
     def run() -> None:
         reader = spark.readStream.format("lance").option("readChangeFeed", "true")

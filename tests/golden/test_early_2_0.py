@@ -17,7 +17,7 @@ ARCHIVES: Final = sorted((Path(__file__).parent / "early_2_0").glob("*.tar.xz"))
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
     """Writers of 0.12 to 0.15 laid out strings and packed pages differently, and their tables
     still exist.
@@ -28,8 +28,8 @@ def test_tables_of_early_writers_read_exactly(archive: Path, tmp_path: Path) -> 
     table = lance_stream.open_dataset(str(tmp_path / "table.lance"))
     assert table.to_table().to_pydict() == expected.to_pydict()
     assert table.to_table().schema.equals(expected.schema)
-    places = [0, 5, 333, 699]
-    assert table.take(places).to_pydict() == expected.take(pa.array(places)).to_pydict()
+    offsets = [0, 5, 333, 699]
+    assert table.take(offsets).to_pydict() == expected.take(pa.array(offsets)).to_pydict()
 
 
 def test_every_early_writers_encoding_is_present() -> None:

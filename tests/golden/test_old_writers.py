@@ -26,7 +26,7 @@ def extracted(archive: Path, folder: Path) -> list[Path]:
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.floors
-@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda each: each.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> None:
     """Rows and schema must be those that the writing release itself returned, not those of today's
     pylance.
@@ -38,8 +38,8 @@ def test_tables_of_old_writers_read_exactly(archive: Path, tmp_path: Path) -> No
         table = lance_stream.open_dataset(str(folder / "table.lance"))
         assert table.to_table().to_pydict() == expected.to_pydict(), folder.name
         assert table.to_table().schema.equals(expected.schema), folder.name
-        places = sorted({0, table.count_rows() // 2, table.count_rows() - 1})
-        assert table.take(places).to_pydict() == expected.take(pa.array(places)).to_pydict(), (
+        offsets = sorted({0, table.count_rows() // 2, table.count_rows() - 1})
+        assert table.take(offsets).to_pydict() == expected.take(pa.array(offsets)).to_pydict(), (
             folder.name
         )
 

@@ -13,7 +13,7 @@ from tests.golden.archives import unpack
 from tests.spark.feed.query_runs import Query
 
 RECORDED = sorted((Path(__file__).parent / "streams").glob("*.tar.xz"))
-SHOWN = ["_commit_version", "_change_type", "id", "name"]
+COLUMNS = ["_commit_version", "_change_type", "id", "name"]
 
 
 @pytest.fixture(params=RECORDED, ids=lambda path: path.name.split(".")[0])
@@ -28,8 +28,8 @@ def offsets_of(folder: Path) -> list[str]:
     return [path.read_text().splitlines()[-1] for path in paths]
 
 
-def shown(batch: list[dict[str, Any]]) -> list[list[Any]]:
-    return sorted([row[name] for name in SHOWN] for row in batch)
+def sorted_rows(batch: list[dict[str, Any]]) -> list[list[Any]]:
+    return sorted([row[name] for name in COLUMNS] for row in batch)
 
 
 def test_there_is_a_checkpoint_of_each_format() -> None:
@@ -54,7 +54,7 @@ def test_recorded_batches_can_be_replayed(recorded: Path) -> None:
             num_done=number,
         )
         query.start()
-        assert shown(query.batches[0]) == batch
+        assert sorted_rows(query.batches[0]) == batch
 
 
 @pytest.mark.floors
@@ -66,4 +66,4 @@ def test_recorded_checkpoints_can_be_continued(recorded: Path) -> None:
     table = lance_stream.open_dataset(str(recorded / "table"))
     table.append(pa.table({"id": [9], "name": ["n9"]}))
     (batch,) = query.run()
-    assert shown(batch) == [[6, "insert", 9, "n9"]]
+    assert sorted_rows(batch) == [[6, "insert", 9, "n9"]]

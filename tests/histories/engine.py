@@ -186,8 +186,8 @@ def shrink(outcome: Outcome, seconds: float = 60.0) -> Outcome:
     while is_smaller and time.monotonic() < end:
         before = best.steps
         _drop_steps(lambda: best.steps, attempt)
-        for place in range(len(best.steps)):
-            _shrink_choices(lambda: best.steps, place, attempt)
+        for index in range(len(best.steps)):
+            _shrink_choices(lambda: best.steps, index, attempt)
         is_smaller = best.steps != before
     return best
 
@@ -212,22 +212,22 @@ def _drop_steps(steps: Callable[[], list[Step]], attempt: Callable[[list[Step]],
 
 
 def _shrink_choices(
-    steps: Callable[[], list[Step]], place: int, attempt: Callable[[list[Step]], bool]
+    steps: Callable[[], list[Step]], index: int, attempt: Callable[[list[Step]], bool]
 ) -> None:
-    for name in list(steps()[place].choices if place < len(steps()) else ()):
+    for name in list(steps()[index].choices if index < len(steps()) else ()):
         is_smaller = True
         while is_smaller:
             is_smaller = False
             now = steps()
-            if place >= len(now) or name not in now[place].choices:
+            if index >= len(now) or name not in now[index].choices:
                 return
-            for value in smaller(now[place].choices[name]):
-                choices = dict(now[place].choices)
+            for value in smaller(now[index].choices[name]):
+                choices = dict(now[index].choices)
                 if value is _DROP:
                     del choices[name]
                 else:
                     choices[name] = value
-                if attempt([*now[:place], Step(now[place].name, choices), *now[place + 1 :]]):
+                if attempt([*now[:index], Step(now[index].name, choices), *now[index + 1 :]]):
                     is_smaller = True
                     break
 

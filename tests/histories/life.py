@@ -450,7 +450,7 @@ class Line:
 
     def columns_to_drop(self) -> list[str]:
         needed = {*self.indexed(), self.now.deletes_by}
-        return [column.name for column in self.now.own_columns if column.name not in needed]
+        return [column.name for column in self.now.plain_columns if column.name not in needed]
 
     def _versions_with_these_columns(self) -> list[int]:
         columns = self.now.columns
@@ -464,16 +464,16 @@ class Line:
             may_stay: Whether nothing may have happened.
             look: Whether the rows are read.
         """
-        known, latest = self.newest, self.ours().version
-        if latest == known:
+        previous, latest = self.newest, self.ours().version
+        if latest == previous:
             if not may_stay:
                 state = build(self.now, latest + 1)
                 assert state == self.now, "rows have changed, but no version was committed"
             return
-        for version in range(known + 1, latest):
-            self.states[version] = self.states[known]
-        self.states[latest] = build(self.states[known], latest)
-        self.existing.update(range(known + 1, latest + 1))
+        for version in range(previous + 1, latest):
+            self.states[version] = self.states[previous]
+        self.states[latest] = build(self.states[previous], latest)
+        self.existing.update(range(previous + 1, latest + 1))
         if look:
             self.snapshot(latest)
 
@@ -495,11 +495,11 @@ class Line:
         check_rows(rows, state)
         if stable:
             for row in rows:
-                known = state.rows[row[KEY]]
-                seen = self.row_ids.setdefault(known.serial, row["_rowid"])
+                expected_row = state.rows[row[KEY]]
+                seen = self.row_ids.setdefault(expected_row.serial, row["_rowid"])
                 assert seen == row["_rowid"], f"the row id of {row[KEY]} was {seen}: {row}"
                 stamps = row["_row_created_at_version"], row["_row_last_updated_at_version"]
-                expected = known.created, known.updated
+                expected = expected_row.created, expected_row.updated
                 assert stamps == expected, f"stamps of {row[KEY]} are {stamps}, not {expected}"
         return rows
 
@@ -591,12 +591,12 @@ class Life:
             raise DoesNotFit("there is no table")
         if len(self.lines) == 1 and "line" not in choose.recorded:
             return self.lines[0]
-        place = choose(
+        index = choose(
             "line", lambda dice: 0 if dice.random() < 0.4 else dice.randrange(len(self.lines))
         )
-        if place >= len(self.lines):
+        if index >= len(self.lines):
             raise DoesNotFit("there is no such line")
-        return self.lines[place]
+        return self.lines[index]
 
     def root_of(self, ident: int) -> int:
         """Return the column that a column was in the beginning, before casts and overwrites."""

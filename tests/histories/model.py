@@ -215,8 +215,8 @@ class State:
         return [column.name for column in self.columns]
 
     @property
-    def own_columns(self) -> tuple[Column, ...]:
-        """All columns that no function computes."""
+    def plain_columns(self) -> tuple[Column, ...]:
+        """The columns that no function computes."""
         return tuple(column for column in self.columns if column.kind not in DERIVED_KINDS)
 
     @property
@@ -236,7 +236,7 @@ class State:
         """Return values by identity instead of name."""
         return {c.ident: values[c.name] for c in self.columns if c.name in values}
 
-    def shown(self, row: Row) -> dict[str, Value]:
+    def values_by_name(self, row: Row) -> dict[str, Value]:
         """Return a row's values by name."""
         return {column.name: row.values.get(column.ident) for column in self.columns}
 

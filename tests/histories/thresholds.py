@@ -115,8 +115,8 @@ def _home_of(path: str) -> tuple[Any, str]:
 def _modules_with(name: str, value: Any, home: Any) -> list[Any]:
     """Return the modules that import a limit: those with the same value of the same name."""
     modules = [m for n, m in sorted(sys.modules.items()) if n.startswith("lance_stream.")]
-    is_own = name.startswith("_") or name == "ThreadPoolExecutor" or isinstance(home, type)
-    return [home] if is_own else [m for m in modules if m.__dict__.get(name, _NONE) is value]
+    is_private = name.startswith("_") or name == "ThreadPoolExecutor" or isinstance(home, type)
+    return [home] if is_private else [m for m in modules if m.__dict__.get(name, _NONE) is value]
 
 
 _NONE = object()

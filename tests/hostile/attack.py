@@ -174,7 +174,7 @@ def verbs(uri: str, options: dict[str, Any]) -> dict[str, Callable[[], object]]:
     def opened(version: Any = None) -> Dataset:
         return lance_stream.open_dataset(uri, version, options)
 
-    def shown(*words: str) -> None:
+    def run_command(*words: str) -> None:
         option_words = [item for key, value in options.items() for item in ("-o", f"{key}={value}")]
         printed = StringIO()
         with redirect_stdout(printed):
@@ -203,10 +203,10 @@ def verbs(uri: str, options: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "tag": lambda: opened("gold"),
         "tags": lambda: opened().tags.list(),
         "branches": lambda: opened().branches.list(),
-        "consumers": lambda: shown("consumers", "list"),
-        "show": lambda: shown("show"),
-        "log": lambda: shown("log"),
-        "cli verify": lambda: shown("verify"),
+        "consumers": lambda: run_command("consumers", "list"),
+        "show": lambda: run_command("show"),
+        "log": lambda: run_command("log"),
+        "cli verify": lambda: run_command("verify"),
         "dry run": lambda: opened().cleanup(older_than="0s", dry_run=True),
         "delete": lambda: opened().delete("id = 20"),
         "update": lambda: opened().update({"n": "n + 1"}, "id = 21"),
@@ -268,10 +268,10 @@ def attack(uri: str, options: dict[str, Any], files: Files, endings: Counter[str
                 findings.append(f"{name}: the error shows {secret or raw}: {error!r:.300}")
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)
-            own_frames = [value for value in where if "lance_stream/" in value.filename]
+            package_frames = [value for value in where if "lance_stream/" in value.filename]
             at = (
-                f"{own_frames[-1].filename.partition('lance_stream/')[2]}:{own_frames[-1].lineno}"
-                if own_frames
+                f"{package_frames[-1].filename.partition('lance_stream/')[2]}:{package_frames[-1].lineno}"
+                if package_frames
                 else ""
             )
             findings.append(f"{name}: {type(error).__name__} at {at}: {error!s:.200}")

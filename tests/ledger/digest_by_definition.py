@@ -37,17 +37,17 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     return [value for chunk in column.chunks for value in chunk]
 
 
-def splitmix(seed: int, place: int) -> int:
-    z = (seed + (place + 1) * 0x9E3779B97F4A7C15) & MASK
+def splitmix(seed: int, index: int) -> int:
+    z = (seed + (index + 1) * 0x9E3779B97F4A7C15) & MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
     return z ^ (z >> 31)
 
 
 @cache
-def k(lane: int, place: int) -> int:
-    section, place = divmod(place, 8192)
-    number = splitmix(SEEDS[lane], place) | 1
+def k(lane: int, index: int) -> int:
+    section, index = divmod(index, 8192)
+    number = splitmix(SEEDS[lane], index) | 1
     return number * (splitmix(SEEDS[lane] ^ 3, section) | 1 if section else 1) & MASK
 
 
@@ -57,8 +57,8 @@ def length(lane: int) -> int:
 
 
 @cache
-def weight(place: int) -> int:
-    return splitmix(SEEDS[0] ^ 2, place) | 1
+def weight(index: int) -> int:
+    return splitmix(SEEDS[0] ^ 2, index) | 1
 
 
 def mix(code: int) -> int:
@@ -127,7 +127,7 @@ def KINDS_AND_CODES(arrow: pa.DataType, value: Any, lane: int) -> tuple[str, int
         months, days, nanos = value.as_py()
         return "interval", fold(months) + days * weight(0) + fold(nanos) * weight(1)
     if types.is_struct(arrow):
-        parts = [(part.name, part.type, value[place]) for place, part in enumerate(arrow)]
+        parts = [(part.name, part.type, value[index]) for index, part in enumerate(arrow)]
         return "struct", struct_code(parts, lane)
     entries = value.values
     total = len(entries) * length(lane)
@@ -136,8 +136,8 @@ def KINDS_AND_CODES(arrow: pa.DataType, value: Any, lane: int) -> tuple[str, int
             parts = [("key", arrow.key_type, entry[0]), ("value", arrow.item_type, entry[1])]
             total += struct_code(parts, lane)
         return "map", mix(total)
-    for place, item in enumerate(entries):
-        total += k(lane, place) * field("item", arrow.value_type, item, lane)
+    for index, item in enumerate(entries):
+        total += k(lane, index) * field("item", arrow.value_type, item, lane)
     return "list", mix(total)
 
 

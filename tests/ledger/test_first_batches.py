@@ -27,9 +27,9 @@ from lance_stream.write.planning import Outcome
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("gone", pa.bool_())])
 
 
-def rows(*ids: int, gone: bool = False) -> pa.Table:
+def rows(*ids: int, is_delete: bool = False) -> pa.Table:
     num = len(ids)
-    return pa.table({"id": list(ids), "at": [5] * num, "gone": [gone] * num}, schema=SCHEMA)
+    return pa.table({"id": list(ids), "at": [5] * num, "gone": [is_delete] * num}, schema=SCHEMA)
 
 
 def batch(number: int = 0) -> PendingBatch:
@@ -108,11 +108,11 @@ def test_failed_first_batches_create_no_table(tmp_path: Path, way: str) -> None:
 def test_first_deletes_create_no_plain_table(uri: str) -> None:
     """Without remembered deletes there is nothing to store, and so no table to create."""
     forgetful = UpsertRules(("id",), sequence_by="at", delete_when="gone")
-    assert not upsert(plan_table(uri, SCHEMA), rows(1, gone=True), forgetful, batch()).is_new
+    assert not upsert(plan_table(uri, SCHEMA), rows(1, is_delete=True), forgetful, batch()).is_new
     with pytest.raises(lance_stream.NotFoundError):
         open_newest(uri)
     rules = UpsertRules(("id",), sequence_by="at", delete_when="gone", tombstones=timedelta(days=7))
-    done = upsert(plan_table(uri, SCHEMA), rows(1, gone=True), rules, batch(1))
+    done = upsert(plan_table(uri, SCHEMA), rows(1, is_delete=True), rules, batch(1))
     assert (done.is_new, done.table.version) == (True, 1)
     remembered = read_tombstones(done.table.manifest.config)
     assert remembered is not None

@@ -64,7 +64,7 @@ PLAIN = [
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
-@pytest.mark.parametrize("column", PLAIN, ids=lambda each: each.name)
+@pytest.mark.parametrize("column", PLAIN, ids=lambda column: column.name)
 def test_digests_match_the_definition(column: Column) -> None:
     """The vectorized code must agree with the short definition for every type and shape, slices
     included.

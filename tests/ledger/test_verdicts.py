@@ -48,8 +48,8 @@ def test_every_refusal_has_a_message() -> None:
 
 def _error(standing: Standing, contents: Contents, verdict: Verdict) -> LanceStreamError:
     entry = replace(ENTRY, digest="") if contents is Contents.UNRECORDED else ENTRY
-    is_known = standing not in (Standing.FORGOTTEN, Standing.ALIAS_FORGOTTEN)
-    match = Match(standing, "alias", ENTRY, entry if is_known else None, (entry,))
+    has_entry = standing not in (Standing.FORGOTTEN, Standing.ALIAS_FORGOTTEN)
+    match = Match(standing, "alias", ENTRY, entry if has_entry else None, (entry,))
     return refusal(verdict, match, BATCH, OTHERS, "uri")
 
 

@@ -38,7 +38,7 @@ def test_recent_javas_pass_silently(tmp_path: Path, banner: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("banner", "said"),
+    ("banner", "message"),
     [
         (None, "no Java in JAVA_HOME"),
         ('java version "1.8.0_401"', "is Java 8"),
@@ -47,12 +47,12 @@ def test_recent_javas_pass_silently(tmp_path: Path, banner: str) -> None:
     ],
 )
 def test_missing_programs_are_named_with_remedy(
-    tmp_path: Path, banner: str | None, said: str
+    tmp_path: Path, banner: str | None, message: str
 ) -> None:
     """Spark's own message for an old Java is a stack trace."""
     answer = check(tmp_path, banner)
     assert answer.returncode == 1
-    assert said in answer.stderr
+    assert message in answer.stderr
     assert "apt-get install openjdk-17-jre-headless" in answer.stderr
 
 

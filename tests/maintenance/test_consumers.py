@@ -25,12 +25,12 @@ from tests.commit.tables import make_environment
 @pytest.fixture
 def ds() -> Dataset:
     """Four versions."""
-    made = lance_stream.create_dataset(
+    table = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([pa.field("a", pa.int64())])
     )
     for number in range(3):
-        made = made.append(pa.table({"a": [number]}))
-    return made
+        table = table.append(pa.table({"a": [number]}))
+    return table
 
 
 def at(moment: datetime) -> Environment:

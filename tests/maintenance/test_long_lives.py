@@ -134,12 +134,12 @@ def _num_calls(action: Callable[[str], object], uri: str) -> int:
 def tables() -> Iterator[Callable[[int], str]]:
     """Forges a table of some batches, once."""
     service = ObjectService()
-    made: set[int] = set()
+    forged: set[int] = set()
 
     def table(num_batches: int) -> str:
         uri = f"test://bucket/t{num_batches}"
-        if num_batches not in made:
-            made.add(num_batches)
+        if num_batches not in forged:
+            forged.add(num_batches)
             forge(service, uri, num_batches)
         return uri
 

@@ -25,10 +25,10 @@ def use(uri: str, options: dict[str, str]) -> None:
     ds = ds.append(data).append(data).delete("id = 2")
     ds.tags.create("t", ds.version)
     ds.restore(2).compact()
-    for given in (options, {k: v for k, v in options.items() if k != "manifest_store"}):
-        found = lance_stream.open_dataset(uri, storage_options=given)
-        assert found.to_table().num_rows == 3
-        assert found.verify() == []
+    for reader_options in (options, {k: v for k, v in options.items() if k != "manifest_store"}):
+        table = lance_stream.open_dataset(uri, storage_options=reader_options)
+        assert table.to_table().num_rows == 3
+        assert table.verify() == []
 
 
 @pytest.mark.floors

@@ -134,8 +134,8 @@ def test_opentelemetry_gets_what_a_batch_reports(
     actual = collected(reader)
 
     def value(name: str, **labels: str) -> Any:
-        own = {(f"lance_stream.{key}", text) for key, text in labels.items()}
-        return actual[f"lance_stream.{name}", frozenset({table, *own})]
+        attributes = {(f"lance_stream.{key}", text) for key, text in labels.items()}
+        return actual[f"lance_stream.{name}", frozenset({table, *attributes})]
 
     assert value("sink.batches", outcome="committed") == 1
     assert value("sink.batches", outcome="skipped") == 1
@@ -165,8 +165,8 @@ def test_both_systems_get_equal_metrics(
     theirs = {name for name, _ in collected(reader)}
     for metric in ALL:
         assert f"# TYPE {prometheus.name_of(metric)}" in text.replace("_total ", " ")
-        is_known = metric is not table_of_metrics.FEED_ROWS  # whose value was None
-        assert (opentelemetry.name_of(metric) in theirs) == is_known, metric
+        has_value = metric is not table_of_metrics.FEED_ROWS  # whose value was None
+        assert (opentelemetry.name_of(metric) in theirs) == has_value, metric
 
 
 def test_second_metrics_in_a_registry_are_explained() -> None:
@@ -338,11 +338,11 @@ def test_the_listener_times_a_streams_lag() -> None:
     """The duration restarts whenever the stream has caught up, and a strange event must not fail
     the query.
     """
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
 
     class Metrics:
         def feed(self, stream: str, **numbers: Any) -> None:
-            told.append({"stream": stream, **numbers})
+            reports.append({"stream": stream, **numbers})
 
     class Source:
         def __init__(self, behind: int) -> None:
@@ -363,6 +363,12 @@ def test_the_listener_times_a_streams_lag() -> None:
     listener = FeedListener(Metrics(), clock=lambda: next(now))  # type: ignore[arg-type]  # as much of an event as is looked at
     for behind in (2, 1, 0, 5):
         listener.onQueryProgress(Event(behind))  # type: ignore[arg-type]  # as much of an event as is looked at
-    assert [row["seconds"] for row in told] == [0.0, 5.0, 0.0, 10.0]
-    assert told[0] == {"stream": "the-id", "num_rows": 3, "versions": 2, "rows": 4, "seconds": 0.0}
+    assert [row["seconds"] for row in reports] == [0.0, 5.0, 0.0, 10.0]
+    assert reports[0] == {
+        "stream": "the-id",
+        "num_rows": 3,
+        "versions": 2,
+        "rows": 4,
+        "seconds": 0.0,
+    }
     listener.onQueryProgress(object())  # type: ignore[arg-type]  # never fails the query

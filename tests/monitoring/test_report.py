@@ -266,9 +266,9 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert main(["report", ds.uri, "--output", str(tmp_path / ("x" * 300))]) == 1
     assert "File name too long. Choose a file" in capsys.readouterr().err
     assert main(["report", ds.uri, "-o", "REGION=eu-west-1"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "-o is the file to write" in said
-    assert "--storage-option REGION=VALUE" in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "-o is the file to write" in message
+    assert "--storage-option REGION=VALUE" in message
     assert not Path("REGION=eu-west-1").exists()
     named = tmp_path / "region=eu-west-1"
     assert main(["report", ds.uri, "-o", str(named)]) == 0

@@ -67,12 +67,12 @@ def requested(browser: Any) -> list[str]:
 
 
 def color_of(browser: Any, selector: str, name: str) -> str:
-    found: str = browser.execute_script(
+    color: str = browser.execute_script(
         "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]",
         selector,
         name,
     )
-    return found
+    return color
 
 
 def test_figures_are_drawn_without_errors_or_requests(
@@ -107,11 +107,11 @@ def test_hovering_tells_the_values_of_a_version(browser: Any, ds: Dataset, tmp_p
     ActionChains(browser).move_to_element_with_offset(plot, int(version_3), 5).perform()
     layer = (By.CSS_SELECTOR, "#figure-changes .hoverlayer")
     WebDriverWait(browser, SECONDS).until(lambda it: it.find_element(*layer).text)
-    told = browser.find_element(*layer).text
-    assert "version 3" in told
-    assert "1 inserted" in told
-    assert "2 updated" in told
-    assert "0 deleted" in told
+    text = browser.find_element(*layer).text
+    assert "version 3" in text
+    assert "1 inserted" in text
+    assert "2 updated" in text
+    assert "0 deleted" in text
 
 
 def test_reports_follow_the_dark_mode(browser: Any, ds: Dataset, tmp_path: Path) -> None:

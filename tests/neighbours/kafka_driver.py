@@ -49,8 +49,10 @@ def main(broker: str, topic: str, folder: Path, events: range, until_end: bool) 
     ]
     for query in queries:
         query.awaitTermination()
-    found = spark.read.format("kafka").options(**kafka, subscribe=topic).load()
-    rows = found.selectExpr("partition", "offset", "CAST(key AS STRING)", "CAST(value AS STRING)")
+    messages = spark.read.format("kafka").options(**kafka, subscribe=topic).load()
+    rows = messages.selectExpr(
+        "partition", "offset", "CAST(key AS STRING)", "CAST(value AS STRING)"
+    )
     (folder / "topic.json").write_text(json.dumps([list(row) for row in rows.collect()]))
 
 

@@ -59,7 +59,7 @@ VIEWS: Final[dict[str, tuple[dict[str, Any], Callable[[Row], tuple[Any, ...] | N
 }
 """Per view: its definition, and the row that it has for one of the table; None if it has none."""
 
-MAX_VERSIONS_KEPT: Final = 3
+MAX_VERSIONS: Final = 3
 
 
 class MixedHistory:
@@ -388,7 +388,7 @@ class MixedHistory:
 
     def clean_up(self) -> None:
         """Remove versions that a view may need: LanceDB then computes it anew."""
-        keep = self.dice.randint(1, MAX_VERSIONS_KEPT)
+        keep = self.dice.randint(1, MAX_VERSIONS)
         self.let(
             {
                 "ours": lambda: self.ours.cleanup(retain_versions=keep),
@@ -440,11 +440,12 @@ class MixedHistory:
         self.notes.append(f"    view {name}: {result.mode}, {result.rows_written} written")
         self.counts[f"view: {result.mode}"] += 1
         rows_of = VIEWS[name][1]
-        expected = [found for row in self.model.values() if (found := rows_of(row)) is not None]
+        view_rows = map(rows_of, self.model.values())
+        expected = [row for row in view_rows if row is not None]
         columns = [name for name in view.table.schema.names if not name.startswith("__")]
         rows = view.table.to_arrow().select(columns[: len(expected[0]) if expected else None])
-        found = [tuple(row.values()) for row in rows.to_pylist()]
-        check_same(found, expected, f"view {name}, {result.mode}")
+        actual = [tuple(row.values()) for row in rows.to_pylist()]
+        check_same(actual, expected, f"view {name}, {result.mode}")
 
     def refresh_computed(self) -> None:
         rows = pa.table({"id": [self.next_id], "x": [1], "g": ["a"], "twice": [1]})
@@ -515,9 +516,9 @@ class MixedHistory:
         self.counts["feeds"] += 1
 
 
-def check_same(found: list[Any], expected: list[Any], what: str) -> None:
+def check_same(actual: list[Any], expected: list[Any], what: str) -> None:
     """Raise unless two lists have the same rows, in any order."""
-    has, needs = Counter(map(repr, found)), Counter(map(repr, expected))
+    has, needs = Counter(map(repr, actual)), Counter(map(repr, expected))
     assert has == needs, f"{what}: too many {has - needs}, missing {needs - has}"
 
 

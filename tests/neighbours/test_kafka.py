@@ -44,9 +44,9 @@ def kill_after(
         while any(
             number_of_versions(folder / name) < n for name, n in zip(TABLES, targets, strict=True)
         ):
-            said = (folder / "driver.txt").read_text(errors="replace")[-3000:]
-            assert process.poll() is None, said
-            assert time.monotonic() < deadline, said
+            log = (folder / "driver.txt").read_text(errors="replace")[-3000:]
+            assert process.poll() is None, log
+            assert time.monotonic() < deadline, log
             time.sleep(0.02)
     finally:
         os.killpg(process.pid, signal.SIGKILL)

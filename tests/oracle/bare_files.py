@@ -46,9 +46,9 @@ def read_by_pylance(path: Path) -> pa.Table:
         raise RuntimeError(f"panic: {error}") from error
 
 
-def take_by_pylance(path: Path, places: Sequence[int]) -> pa.Table:
+def take_by_pylance(path: Path, offsets: Sequence[int]) -> pa.Table:
     """Return some rows of a file, as pylance reads them."""
-    return LanceFileReader(str(path)).take_rows(list(places)).to_table()
+    return LanceFileReader(str(path)).take_rows(list(offsets)).to_table()
 
 
 def unsliced(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:

@@ -9,7 +9,7 @@ old ones. Beside it stands a model: for each version a tree of columns, in which
 own number for its whole life. What the rows of a version are, pylance says.
 
     the feed leads, version by version, from pylance's rows of one version to those of the next,
-    both shown under the columns of the range's last version
+    both convert_value under the columns of the range's last version
     a stream with any limits that is restarted at every offset gives what ds.changes gives
     a stream that is read while all this happens, killed and restarted anywhere, gives each event
     once, under the columns that it knows of; it is never stuck, and what a name meant to it
@@ -110,19 +110,21 @@ def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth
     )
 
 
-def shown(column: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
+def convert_value(column: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
     """Return a value of a version as one of a column that a reader knows of."""
     if there is None or value is None:
         return None
     if column.kind == there.kind == "struct":
         by_ident = {part.ident: part for part in there.parts}
-        found = [(part, by_ident.get(meaning[part.ident])) for part in column.parts]
+        pairs = [(part, by_ident.get(meaning[part.ident])) for part in column.parts]
         return {
-            column_part.name: shown(column_part, part, value[part.name] if part else None, meaning)
-            for column_part, part in found
+            column_part.name: convert_value(
+                column_part, part, value[part.name] if part else None, meaning
+            )
+            for column_part, part in pairs
         }
     if column.kind == there.kind == "list":
-        return [shown(column.parts[0], there.parts[0], item, meaning) for item in value]
+        return [convert_value(column.parts[0], there.parts[0], item, meaning) for item in value]
     if column.kind in CASTS and there.kind in CASTS:
         return float(value) if column.kind.startswith("float") else int(value)
     return value if column.kind == there.kind else None
@@ -167,23 +169,23 @@ class Stream:
             return now
         here = nodes(self.histories.trees[at])
         alive_here = {node.ident for node in here.values()}
-        said: dict[tuple[str, ...], int | None] = {p: node.ident for p, node in here.items()}
+        ident_of: dict[tuple[str, ...], int | None] = {p: node.ident for p, node in here.items()}
         for path, node in nodes(before).items():
             ident = was[node.ident]
             if ident in alive_here:
-                said[path] = ident
-            elif path in said:
-                said[path] = None
+                ident_of[path] = ident
+            elif path in ident_of:
+                ident_of[path] = None
         latest = {node.ident: node for node in nodes(columns).values()}
         meaning: dict[int, int] = {}
         for top in columns:
-            kept = {}
+            resumed = {}
             for path, node in top.walk():
-                ident = said.get(path)
+                ident = ident_of.get(path)
                 if ident is not None and ident in latest and latest[ident].kind == node.kind:
-                    kept[node.ident] = ident
-            own = {node.ident: node.ident for _, node in top.walk()}
-            meaning |= kept if kept.keys() == own.keys() else own
+                    resumed[node.ident] = ident
+            identity = {node.ident: node.ident for _, node in top.walk()}
+            meaning |= resumed if resumed.keys() == identity.keys() else identity
         return meaning if len({*meaning.values()}) == len(meaning) else now
 
     def trigger(self, kill: str = "") -> bool:
@@ -212,7 +214,7 @@ class Stream:
         raise AssertionError("a stream is stuck")
 
     @property
-    def given(self) -> list[Event]:
+    def delivered(self) -> list[Event]:
         """The events of the batches that were done."""
         return [event_of(row) for batch in self.query.done for row in batch]
 
@@ -319,10 +321,10 @@ class Histories:
         return f"{who} append", self.tree
 
     def change_rows(self) -> tuple[str, Tree]:
-        known = sorted(row["id"] for row in self.rows[self.latest].values())
-        if len(known) < 3:
+        ids = sorted(row["id"] for row in self.rows[self.latest].values())
+        if len(ids) < 3:
             return self.append()
-        some = self.dice.sample(known, 2)
+        some = self.dice.sample(ids, 2)
         if self.dice.random() < 0.4:
             where = f"id IN ({some[0]}, {some[1]})"
             who = self.by(lambda: self.ours.delete(where), lambda: self.theirs.delete(where))
@@ -342,21 +344,21 @@ class Histories:
 
     def overwritten(self, tree: Tree, depth: int = 0) -> Tree:
         """Return columns in another order, some of them others, by the same names."""
-        found = []
+        columns = []
         for node in self.dice.sample(tree, len(tree)):
             if node.ident == 0:
-                found.append(node)
+                columns.append(node)
             elif self.dice.random() < 0.2:
-                found.append(named_like(self.new_node(node.name, depth), node))
+                columns.append(named_like(self.new_node(node.name, depth), node))
             elif self.dice.random() < 0.85:
-                found.append(replace(node, parts=self.overwritten_parts(node, depth)))
+                columns.append(replace(node, parts=self.overwritten_parts(node, depth)))
         free = [name for name in NAMES if name not in {node.name for node in tree}]
-        if not found or (free and self.dice.random() < 0.3):
+        if not columns or (free and self.dice.random() < 0.3):
             name = self.dice.choice(free) if free else "z"
-            found.append(self.new_node(name, depth))
+            columns.append(self.new_node(name, depth))
         if depth == 0:  # an upsert's key comes first in `data`
-            found.sort(key=lambda each: each.ident != 0)
-        return tuple(found)
+            columns.sort(key=lambda node: node.ident != 0)
+        return tuple(columns)
 
     def overwritten_parts(self, node: Node, depth: int) -> Tree:
         if node.kind == "struct":
@@ -386,7 +388,7 @@ class Histories:
 
     def chosen(self, *, is_leaf: bool = False, in_lists: bool = True) -> tuple[str, ...] | None:
         """Return the path of a column, or of a part, that has a name of its own."""
-        found = [
+        paths = [
             path
             for path, node in nodes(self.tree).items()
             if path != ("id",)
@@ -394,7 +396,7 @@ class Histories:
             and (not is_leaf or node.kind in CASTS)
             and (in_lists or "item" not in path)
         ]
-        return self.dice.choice(found) if found else None
+        return self.dice.choice(paths) if paths else None
 
     def siblings(self, path: tuple[str, ...]) -> Tree:
         return nodes(self.tree)[path[:-1]].parts if len(path) > 1 else self.tree
@@ -565,11 +567,11 @@ class Histories:
         self.follow()
 
     def look(self, what: str, tree_of: Callable[[int], Tree]) -> None:
-        known, latest = max(self.trees, default=0), int(self.theirs.version)
+        recorded, latest = max(self.trees, default=0), int(self.theirs.version)
         self.notes.append(f"{latest}: {what}")
-        for version in range(known + 1, latest + 1):
+        for version in range(recorded + 1, latest + 1):
             # of several versions only the last one has other columns
-            self.trees[version] = tree_of(version) if version == latest else self.trees[known]
+            self.trees[version] = tree_of(version) if version == latest else self.trees[recorded]
             self.rows[version] = self.snapshot(version)
 
     def snapshot(self, version: int) -> dict[int, Row]:
@@ -612,20 +614,20 @@ class Histories:
 
     def row_under(self, version: int, row: Row, columns: Tree, meaning: dict[int, int]) -> Row:
         by_ident = {node.ident: node for node in self.trees[version]}
-        found = [(column, by_ident.get(meaning[column.ident])) for column in columns]
-        own = {
-            column.name: shown(column, there, row[there.name] if there else None, meaning)
-            for column, there in found
+        pairs = [(column, by_ident.get(meaning[column.ident])) for column in columns]
+        values = {
+            column.name: convert_value(column, there, row[there.name] if there else None, meaning)
+            for column, there in pairs
         }
-        return own | {stamp: row[stamp] for stamp in STAMPS}
+        return values | {stamp: row[stamp] for stamp in STAMPS}
 
     def check_row(self, row: Row, columns: Tree, meaning: dict[int, int]) -> None:
         """Check a change against the rows of the version that it is of."""
         version, kind, row_id = event_of(row)
         at = version - (kind in ("delete", "update_preimage"))
         expected = self.row_under(at, self.rows[at][row_id], columns, meaning)
-        given = {name: row[name] for name in expected}
-        assert given == expected, (version, kind, given, expected)
+        actual = {name: row[name] for name in expected}
+        assert actual == expected, (version, kind, actual, expected)
 
     def finish(self) -> None:
         """Check the feed of some ranges, fresh streams, and the one that was read all along."""
@@ -636,7 +638,7 @@ class Histories:
         whole = self.ours.changes(0).read_all().to_pylist()
         self.notes.append("the stream reads on")
         self.stream.read_on()
-        assert sorted(self.stream.given) == sorted(map(event_of, whole))
+        assert sorted(self.stream.delivered) == sorted(map(event_of, whole))
         for limits in LIMITS:
             self.notes.append(f"a fresh stream with {limits}")
             query = Query(self.uri, {"startingVersion": "1", **limits})
@@ -685,12 +687,12 @@ def named_like(node: Node, before: Node) -> Node:
 def around(tree: Tree, path: tuple[str, ...], part: pa.Field) -> pa.Field:
     """Return a new part of a struct with all that it is in, and nothing else."""
     kinds = nodes(tree)
-    made = part
+    field = part
     for depth in range(len(path), 0, -1):
         is_struct = kinds[path[:depth]].kind == "struct"
-        kind = pa.struct([made]) if is_struct else pa.list_(made)
-        made = pa.field(path[depth - 1], kind)
-    return made
+        kind = pa.struct([field]) if is_struct else pa.list_(field)
+        field = pa.field(path[depth - 1], kind)
+    return field
 
 
 def our_path(path: Sequence[str]) -> str:

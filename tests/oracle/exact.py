@@ -34,8 +34,8 @@ def difference(left: Any, right: Any, where: str = "") -> str:
         return f"{where}: there are {len(left)} and {len(right)} values"
     valid = left.is_valid()
     if not valid.equals(right.is_valid()):
-        place = int(np.flatnonzero(_bools(valid) != _bools(right.is_valid()))[0])
-        return f"{where}: at {place} only one of them is null"
+        position = int(np.flatnonzero(_bools(valid) != _bools(right.is_valid()))[0])
+        return f"{where}: at {position} only one of them is null"
     if pa.types.is_null(left.type):
         return ""
     if left.null_count:
@@ -47,8 +47,10 @@ def _difference_of_values(left: pa.Array, right: pa.Array, where: str) -> str:
     arrow = left.type
     if pa.types.is_struct(arrow):
         pairs = zip(arrow, left.flatten(), right.flatten(), strict=True)
-        found = (difference(ours, theirs, f"{where}.{pair.name}") for pair, ours, theirs in pairs)
-        return next(filter(None, found), "")
+        differences = (
+            difference(ours, theirs, f"{where}.{pair.name}") for pair, ours, theirs in pairs
+        )
+        return next(filter(None, differences), "")
     if pa.types.is_fixed_size_list(arrow):
         return difference(left.flatten(), right.flatten(), f"{where}.item")
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_map(arrow):
@@ -66,8 +68,10 @@ def _difference_of_values(left: pa.Array, right: pa.Array, where: str) -> str:
         left, right = left.view(words), right.view(words)
     if left.equals(right):
         return ""
-    place = next(at for at in range(len(left)) if not left[at : at + 1].equals(right[at : at + 1]))
-    return f"{where}: value {place} is {left[place]!r} and {right[place]!r}"
+    position = next(
+        at for at in range(len(left)) if not left[at : at + 1].equals(right[at : at + 1])
+    )
+    return f"{where}: value {position} is {left[position]!r} and {right[position]!r}"
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:

@@ -109,7 +109,7 @@ class IndexedTable:
         self.next_key += num
         return range(self.next_key - num, self.next_key)
 
-    def known_keys(self, num: int) -> list[int]:
+    def sample_keys(self, num: int) -> list[int]:
         return self.dice.sample(range(self.next_key), num)
 
     # --- ours
@@ -128,14 +128,14 @@ class IndexedTable:
         self.ours.update(values, where=f"id % {self.dice.randint(2, 5)} = 1")
 
     def upsert(self) -> None:
-        self.ours.upsert(self.rows([*self.known_keys(5), *self.new_keys(2)]), on=["id"])
+        self.ours.upsert(self.rows([*self.sample_keys(5), *self.new_keys(2)]), on=["id"])
 
     def upsert_some_columns(self) -> None:
         names = ["id", *self.dice.sample(SCHEMA.names[1:], 2)]
-        self.ours.upsert(self.rows(self.known_keys(5)).select(names), on=["id"])
+        self.ours.upsert(self.rows(self.sample_keys(5)).select(names), on=["id"])
 
     def upsert_and_delete(self) -> None:
-        keys = self.known_keys(8)
+        keys = self.sample_keys(8)
         rows = self.rows(keys).append_column("gone", pa.array([key % 2 == 0 for key in keys]))
         self.ours.upsert(rows, on=["id"], delete_when="gone", except_columns=["gone"])
 
@@ -176,7 +176,7 @@ class IndexedTable:
         self.theirs.optimize.optimize_indices()
 
     def merge(self) -> None:
-        rows = self.rows([*self.known_keys(5), *self.new_keys(2)])
+        rows = self.rows([*self.sample_keys(5), *self.new_keys(2)])
         merge = self.theirs.merge_insert("id").when_matched_update_all()
         merge.when_not_matched_insert_all().execute(rows)
 
@@ -201,22 +201,22 @@ class IndexedTable:
         rows = self.theirs.to_table(columns=["id", "text"]).to_pylist()
         for word in WORDS[:2]:
             expected = sorted(row["id"] for row in rows if word in (row["text"] or "").split())
-            found = self.theirs.scanner(full_text_query=word, columns=["id"])
+            matches = self.theirs.scanner(full_text_query=word, columns=["id"])
             if "text_idx" in {
                 describe_index.name for describe_index in self.theirs.describe_indices()
             }:
-                assert keys_of(found) == expected, word
+                assert keys_of(matches) == expected, word
 
     def check_vectors(self) -> None:
         rows = self.theirs.to_table(columns=["id", "v"], filter="v IS NOT NULL")
         if rows.num_rows < 5:
             return
-        wanted = np.array([self.dice.randint(0, 9) for _ in range(8)], np.float32)
+        query = np.array([self.dice.randint(0, 9) for _ in range(8)], np.float32)
         vectors = np.stack(rows["v"].to_numpy(zero_copy_only=False))
-        distances = np.sort(((vectors - wanted) ** 2).sum(axis=1))[:5]
-        nearest = {"column": "v", "q": wanted, "k": 5, "nprobes": 100}
-        found = self.theirs.to_table(nearest=nearest, columns=["id", "_distance"])
-        assert np.allclose(np.sort(found["_distance"].to_numpy()), distances)
+        distances = np.sort(((vectors - query) ** 2).sum(axis=1))[:5]
+        nearest = {"column": "v", "q": query, "k": 5, "nprobes": 100}
+        neighbours = self.theirs.to_table(nearest=nearest, columns=["id", "_distance"])
+        assert np.allclose(np.sort(neighbours["_distance"].to_numpy()), distances)
 
 
 def keys_of(scanner: Any) -> list[int]:

@@ -82,15 +82,15 @@ def _repeated(message: Any, field: FieldDescriptor, where: str) -> Iterator[str]
             yield f"{where} {way}"
     put(items)
     if field.message_type is not None:
-        for place in range(len(items)):
-            yield from mutations(getattr(message, field.name)[place], f"{where}[{place}]")
+        for index in range(len(items)):
+            yield from mutations(getattr(message, field.name)[index], f"{where}[{index}]")
         return
-    for place, before in enumerate(items):
+    for index, before in enumerate(items):
         for value in values_of(field):
             if value != before:
-                getattr(message, field.name)[place] = value
-                yield f"{where}[{place}] = {value!r}"
-        getattr(message, field.name)[place] = before
+                getattr(message, field.name)[index] = value
+                yield f"{where}[{index}] = {value!r}"
+        getattr(message, field.name)[index] = before
 
 
 def _message(message: Any, field: FieldDescriptor, where: str) -> Iterator[str]:

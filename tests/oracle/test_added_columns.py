@@ -37,8 +37,8 @@ def test_pylance_adds_the_same_columns(tmp_path: Path, version: str) -> None:
         twins.check()
         ours, theirs = open_newest(twins.ours), open_newest(twins.theirs)
         assert ours.schema == theirs.schema
-        made = [read_transaction(value.log, value.manifest) for value in (ours, theirs)]
-        operations = [version.operation for version in made if version is not None]
+        transactions = [read_transaction(value.log, value.manifest) for value in (ours, theirs)]
+        operations = [version.operation for version in transactions if version is not None]
         assert all(
             isinstance(operation, Merge) and operation.preserves_nullability
             for operation in operations
@@ -70,30 +70,30 @@ def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
         lance.dataset(uri).add_columns(added)
     whole = pa.table({"id": [7, 8], "s": pa.array([{"a": 1, "b": {"c": "x"}}] * 2, added[0].type)})
     value = whole["s"][0].as_py()
-    given: dict[int, Any] = dict.fromkeys(range(1, 7))
+    expected: dict[int, Any] = dict.fromkeys(range(1, 7))
 
     def check() -> Dataset:
         ds = open_dataset(uri)
-        for found in (ds, lance.dataset(uri)):
-            assert {row["id"]: row["s"] for row in found.to_table().to_pylist()} == given
-            assert found.count_rows() == len(given)
+        for dataset in (ds, lance.dataset(uri)):
+            assert {row["id"]: row["s"] for row in dataset.to_table().to_pylist()} == expected
+            assert dataset.count_rows() == len(expected)
         assert ds.verify() == []
         return ds
 
     check().append(whole.slice(0, 1))
     lance.dataset(uri).insert(whole.take([1]))  # pylance panics at sliced structs
-    given |= {7: value, 8: value}
+    expected |= {7: value, 8: value}
     ds = check().compact()
     assert [fragment.physical_rows for fragment in ds.table.manifest.fragments] == [6, 2]
     assert check().compact().version == ds.version
     check().update({"id": "id + 10"}, where="id = 1 OR id = 7")
-    given[11], given[17] = given.pop(1), given.pop(7)
+    expected[11], expected[17] = expected.pop(1), expected.pop(7)
     check().append(pa.table({"id": [20]}))
-    given[20] = None
+    expected[20] = None
     check().upsert(pa.table({"id": [2, 8, 30]}), on="id")  # the struct keeps its value
-    given[30] = None
+    expected[30] = None
     check().delete("id = 3")
-    del given[3]
+    del expected[3]
     check().compact()
     assert len(check().table.manifest.fragments) <= 8
     with pytest.raises(InvalidInputError, match="do not support null structs"):

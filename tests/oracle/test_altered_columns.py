@@ -37,15 +37,15 @@ WIDER: dict[str, pa.DataType] = {
 
 
 def rows(*ids: int, with_nulls: bool = True) -> pa.Table:
-    def place(each: int) -> Any:
-        if with_nulls and each % 4 == 0:
+    def make_struct(id_: int) -> Any:
+        if with_nulls and id_ % 4 == 0:
             return None
-        return {"zip": each, "deep": {"c": each / 2}}
+        return {"zip": id_, "deep": {"c": id_ / 2}}
 
     return pa.table(
         {
             "id": ids,
-            "place": [place(id_) for id_ in ids],
+            "place": [make_struct(id_) for id_ in ids],
             "orders": [[{"price": id_, "n": f"n{id_}"}] * (id_ % 3) for id_ in ids],
             "vector": [[np.float16(id_ / 2), np.float16(id_)] for id_ in ids],
             "tags": [["a", None][: id_ % 3] for id_ in ids],
@@ -141,8 +141,8 @@ def test_stale_appends_follow_a_cast(tmp_path: Path) -> None:
     uri = create(tmp_path, "2.2")
     ds = lance_stream.open_dataset(uri)
     lance.dataset(uri).alter_columns({"path": "place.zip", "data_type": pa.int64()})
-    made = ds.append(rows(9))  # can be read twice: written again
-    assert made.to_table(filter="id = 9")["place"].to_pylist() == rows(9)["place"].to_pylist()
+    newest = ds.append(rows(9))  # can be read twice: written again
+    assert newest.to_table(filter="id = 9")["place"].to_pylist() == rows(9)["place"].to_pylist()
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.oracle
 class IndexedHistory(History):
     """The same with indices: of each kind that the reference treats in its own way."""
 
-    kept_columns = ("id", "x", "y")
+    permanent_columns = ("id", "x", "y")
 
     def __init__(self, uri: str, seed: int) -> None:
         super().__init__(uri, seed)
@@ -122,14 +122,14 @@ def stamps_of(fragment: Fragment) -> list[list[int]]:
     ]
 
 
-def shown(fragment: Fragment) -> Any:
+def comparable_fragment(fragment: Fragment) -> Any:
     """A fragment in words that do not depend on how its sequences are encoded."""
     sequences = ids_of(fragment), stamps_of(fragment)
     bare = replace(fragment, row_ids=None, created_at_versions=None, last_updated_at_versions=None)
     return bare, sequences
 
 
-def index_shown(index: IndexMetadata, living: set[int]) -> Any:
+def comparable_index(index: IndexMetadata, living: set[int]) -> Any:
     covered = set(coverage(index)) & living if index.fragment_bitmap else None
     return replace(index, fragment_bitmap=b""), covered
 
@@ -146,8 +146,8 @@ def check_applied(log: ObjectStoreLog, version: int) -> None:
         Creation(theirs.data_format) if version == 1 else None,
         log.read(operation.version) if isinstance(operation, Restore) else None,
     )
-    assert [shown(fragment) for fragment in ours.fragments] == [
-        shown(fragment) for fragment in theirs.fragments
+    assert [comparable_fragment(fragment) for fragment in ours.fragments] == [
+        comparable_fragment(fragment) for fragment in theirs.fragments
     ]
     same = {
         "fragments": FragmentList(),
@@ -164,8 +164,10 @@ def check_applied(log: ObjectStoreLog, version: int) -> None:
 def indices_of(manifest: Manifest) -> list[Any]:
     living = set(manifest.fragments.ids)
     section = manifest.index_section
-    found = () if section is None else decode_index_section(section)
-    return sorted((index_shown(value, living) for value in found), key=lambda each: each[0].uuid)
+    indices = () if section is None else decode_index_section(section)
+    return sorted(
+        (comparable_index(value, living) for value in indices), key=lambda entry: entry[0].uuid
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))

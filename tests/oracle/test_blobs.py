@@ -23,8 +23,11 @@ EDGES = [0, 1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 0, 4096 * KIB, 4096 * KIB +
 def values_of(sizes: list[int], nulls: str) -> list[bytes | None]:
     random = np.random.default_rng(len(sizes))
     values = [random.bytes(size) for size in sizes]
-    gone = {"none": 0, "some": 3, "all": 1}[nulls]
-    return [None if gone and place % gone == 0 else value for place, value in enumerate(values)]
+    null_interval = {"none": 0, "some": 3, "all": 1}[nulls]
+    return [
+        None if null_interval and position % null_interval == 0 else value
+        for position, value in enumerate(values)
+    ]
 
 
 def table_of(values: list[bytes | None], first: int = 0) -> pa.Table:
@@ -47,13 +50,13 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
     files = ours.take_blobs("b", row_offsets=rows)
     assert [file and file.read() for file in files] == values
     some = rows[1::3][::-1]
-    assert ours.take(some)["b"].to_pylist() == [values[place] for place in some]
-    wanted = theirs.to_table(["b"])["b"].combine_chunks()
+    assert ours.take(some)["b"].to_pylist() == [values[offset] for offset in some]
+    their_descriptors = theirs.to_table(["b"])["b"].combine_chunks()
     described = ours.to_table(["b"], blob_handling="descriptors")["b"].combine_chunks()
     sizes = [row and row["size"] for row in described.to_pylist()]
     assert sizes == [None if value is None else len(value) for value in values]
     if theirs.data_storage_version != "2.0":  # of 2.0 it shows nulls as (1, 0)
-        assert described.to_pylist() == wanted.to_pylist()
+        assert described.to_pylist() == their_descriptors.to_pylist()
 
 
 @pytest.mark.parametrize("nulls", ["none", "some", "all"])
@@ -104,8 +107,8 @@ def test_both_write_to_a_table_alternately(tmp_path: Path, version: str) -> None
     lance.write_dataset(table_of(one, 200), tmp_path / "t", mode="append")
     check_both_read(tmp_path / "t", one + two + one)
     lance.dataset(tmp_path / "t").delete("id in (1, 3, 105)")
-    kept = one[:1] + one[2:3] + one[4:] + two[:5] + two[6:] + one
-    check_both_read(tmp_path / "t", kept)
+    survivors = one[:1] + one[2:3] + one[4:] + two[:5] + two[6:] + one
+    check_both_read(tmp_path / "t", survivors)
 
 
 def test_extension_type_columns_read_alike(tmp_path: Path) -> None:

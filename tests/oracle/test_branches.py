@@ -76,16 +76,16 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
     """The list belongs to the table, not to the branch from which it is asked for."""
     theirs = lance.dataset(uri).branches.list()
     for version in (None, ("dev", None), ("dev/deep", None)):
-        found = open_dataset(uri, version).branches.list()
+        branches = open_dataset(uri, version).branches.list()
         assert {
             entry.name: (entry.parent, entry.parent_version, int(entry.created_at.timestamp()))
-            for entry in found.values()
+            for entry in branches.values()
             if entry.created_at
         } == {
             name: (row["parent_branch"], row["parent_version"], row["create_at"])
             for name, row in theirs.items()
         }
-    assert isinstance(found["dev"], Branch)
+    assert isinstance(branches["dev"], Branch)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_
     """A writer that knows of no branches does not state the branch in what it commits."""
     folder = f"{uri}/tree/{branch}"
     lance.dataset(uri).tags.create("held", (branch, 4 if branch == "dev/deep" else 3))
-    made_from_it = lance.dataset(uri).create_branch("young", (branch, None))
-    made_from_it.insert(rows(50))
+    young = lance.dataset(uri).create_branch("young", (branch, None))
+    young.insert(rows(50))
     before = ids(lance.dataset(uri).checkout_version("held"))
     open_dataset(folder).overwrite(rows(7)).append(rows(8))
     edit_manifest(Path(folder), lambda message: message.ClearField("branch"))
@@ -273,9 +273,9 @@ def test_workers_read_branches_opened_by_relative_path(
     lance.write_dataset(rows(1), "t")
     lance.dataset("./t").create_branch("dev", 1)
     lance.dataset("t").shallow_clone("clone", 1)
-    for place in (tmp_path / "t/tree/dev", tmp_path / "clone"):
+    for folder in (tmp_path / "t/tree/dev", tmp_path / "clone"):
         monkeypatch.chdir(tmp_path)
-        ds = open_dataset(place)
+        ds = open_dataset(folder)
         files = pickle.dumps(ds.table.files)
         assert ids(ds) == [1]
         (finding,) = ds.verify()
@@ -284,18 +284,18 @@ def test_workers_read_branches_opened_by_relative_path(
         (fragment,) = ds.table.manifest.fragments
         assert pickle.loads(files).num_rows(fragment.files[0]) == 1
         with pytest.raises(NotFoundError, match=r"by the relative path .*Start this program"):
-            open_dataset(place).to_table()
+            open_dataset(folder).to_table()
 
 
 def test_cleaning_a_clone_spares_its_base(uri: str, tmp_path: Path) -> None:
     """The base may even be in a folder of the clone's own."""
     base = lance.dataset(uri)
-    for place in (tmp_path / "clone", tmp_path / "outer"):
-        clone = base.shallow_clone(str(place), 2)
+    for folder in (tmp_path / "clone", tmp_path / "outer"):
+        clone = base.shallow_clone(str(folder), 2)
         clone.insert(rows(5))
-        ours = open_dataset(place).overwrite(rows(6))
+        ours = open_dataset(folder).overwrite(rows(6))
         ours.cleanup(timedelta(0), delete_unverified=True)
-        assert ids(ours) == ids(lance.dataset(str(place))) == [6]
+        assert ids(ours) == ids(lance.dataset(str(folder))) == [6]
         assert ids(lance.dataset(uri, version=2)) == [1, 2, 3]
     inner = lance.write_dataset(rows(1), str(tmp_path / "outer/data/base"))
     inner.insert(rows(2))
@@ -318,11 +318,11 @@ def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture
     open_dataset(uri).tags.create("gold", ("dev", 3))
     Path(uri, "_refs/tags/stray.json").write_text("?")
     assert main(["show", f"{uri}/tree/dev"]) == 0
-    shown = capsys.readouterr().out
-    assert f"{uri}/tree/dev, the branch dev, at version 3" in shown
-    assert ["dev/deep", "dev:3"] in [line.split() for line in shown.splitlines()]
-    assert "dev:3" in shown.partition("tags\n")[2]
-    assert "_refs/tags/stray.json" in shown
+    output = capsys.readouterr().out
+    assert f"{uri}/tree/dev, the branch dev, at version 3" in output
+    assert ["dev/deep", "dev:3"] in [line.split() for line in output.splitlines()]
+    assert "dev:3" in output.partition("tags\n")[2]
+    assert "_refs/tags/stray.json" in output
 
 
 def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
@@ -341,10 +341,10 @@ def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
     open_dataset(uri).tags.create("dev-3", ("dev", 3))
     source = LanceSource({"path": uri, "tag": "dev-3"})
     reader = source.reader(source.schema())
-    found = [
+    keys = [
         row for part in reader.partitions() for batch in reader.read(part) for row in batch["id"]
     ]
-    assert sorted(value.as_py() for value in found) == [1, 2, 3, 10]
+    assert sorted(value.as_py() for value in keys) == [1, 2, 3, 10]
 
 
 def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:

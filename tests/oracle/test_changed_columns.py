@@ -19,12 +19,12 @@ from tests.verbs.columns.test_add_columns import in_the_way
 
 pytestmark = pytest.mark.oracle
 
-PLACE = pa.array([{"city": f"c{number}", "zip": number} for number in range(20)])
+CITIES = pa.array([{"city": f"c{number}", "zip": number} for number in range(20)])
 
 
 def twins_of(path: Path, version: str = "2.2", **options: Any) -> Twins:
     """Return twins of three fragments, one with deleted rows."""
-    table = rows(range(20), 0).append_column("place", PLACE)
+    table = rows(range(20), 0).append_column("place", CITIES)
     twins = Twins(path, table, data_storage_version=version, **options)
     for uri in (twins.ours, twins.theirs):
         lance.dataset(uri).delete("id IN (3, 4, 5)")
@@ -125,14 +125,14 @@ def test_pylance_continues_our_column_changes(tmp_path: Path) -> None:
     ds = lance.dataset(twins.ours)
     ds.update({"double": "0"}, where="id = 9")
     ds.merge_insert("id").when_matched_update_all().execute(
-        pa.table({"id": [8], "group": ["g"], "place": PLACE.take([0]), "double": [-1]})
+        pa.table({"id": [8], "group": ["g"], "place": CITIES.take([0]), "double": [-1]})
     )
     ds = lance.dataset(twins.ours)
     ds.optimize.compact_files()
     ds = lance.dataset(twins.ours)
     ds.validate()
-    found = ds.to_table(columns=["id", "double"]).to_pydict()
-    assert dict(zip(found["id"], found["double"], strict=True)) == {
+    columns = ds.to_table(columns=["id", "double"]).to_pydict()
+    assert dict(zip(columns["id"], columns["double"], strict=True)) == {
         number: {9: 0, 8: -1}.get(number, 2 * number)
         for number in range(20)
         if number not in (3, 4, 5)
@@ -149,9 +149,9 @@ def test_stale_pylance_writers_rebase_on_column_changes(tmp_path: Path) -> None:
     stale = lance.dataset(twins.ours)
     lance_stream.open_dataset(twins.ours).add_columns({"y": "id"})
     stale.delete("id = 1")  # is tried again by itself
-    found = lance.dataset(twins.ours).to_table()
-    assert found["y"].to_pylist() == found["id"].to_pylist()
-    assert 1 not in found["id"].to_pylist()
+    table = lance.dataset(twins.ours).to_table()
+    assert table["y"].to_pylist() == table["id"].to_pylist()
+    assert 1 not in table["id"].to_pylist()
 
 
 def test_updates_leave_no_file_of_dropped_columns(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ class Columns:
         )
 
     def delete(self) -> None:
-        found = lance_stream.open_dataset(self.twins.ours).to_table(["id"])["id"].to_pylist()
-        where = f"id = {self.dice.choice(found)}"
+        ids = lance_stream.open_dataset(self.twins.ours).to_table(["id"])["id"].to_pylist()
+        where = f"id = {self.dice.choice(ids)}"
         self.both(lambda ds: ds.delete(where), lambda ds: ds.delete(where))
 
     def append(self) -> None:
@@ -306,15 +306,17 @@ def test_casts_within_lists_write_separate_files(
     ]
     table = pa.table({"id": range(4), "points": pa.array(points, items)})
     uri = str(tmp_path / "t")
-    made = lance.write_dataset(table, uri, data_storage_version=version, enable_stable_row_ids=True)
-    made.delete("id = 2")
-    made.alter_columns({"path": "points.item.a", "data_type": pa.float32()})
-    assert len(made.get_fragments()[0].metadata.files) == 2
+    theirs = lance.write_dataset(
+        table, uri, data_storage_version=version, enable_stable_row_ids=True
+    )
+    theirs.delete("id = 2")
+    theirs.alter_columns({"path": "points.item.a", "data_type": pa.float32()})
+    assert len(theirs.get_fragments()[0].metadata.files) == 2
     # pylance itself reads this in some runs, and in others says that a column is missing
-    kept = {"id": [0, 1, 3], "points": [*points[:2], points[3]]}
+    expected = {"id": [0, 1, 3], "points": [*points[:2], points[3]]}
 
     ours = lance_stream.open_dataset(uri)
-    assert ours.to_table().to_pydict() == kept
+    assert ours.to_table().to_pydict() == expected
     assert ours.to_table(columns=["points"], filter="id > 0").to_pydict()["points"] == [
         None,
         points[3],
@@ -323,7 +325,7 @@ def test_casts_within_lists_write_separate_files(
     assert ours.changes(0).read_all().num_rows
     compacted = ours.update({"id": "id + 10"}, "id = 3").compact()
     assert sorted(compacted.to_table()["points"].to_pylist(), key=str) == sorted(
-        kept["points"], key=str
+        expected["points"], key=str
     )
     assert compacted.verify() == []
     assert lance.dataset(uri).to_table().to_pydict() == compacted.to_table().to_pydict()

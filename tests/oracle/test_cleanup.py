@@ -26,16 +26,16 @@ def rows(start: int, stop: int) -> pa.Table:
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """Nine versions by both writers: rows of all ages, deleted rows, an index built twice."""
-    made = str(tmp_path / "t")
-    ds = lance.write_dataset(rows(0, 50), made, enable_stable_row_ids=True)
+    path = str(tmp_path / "t")
+    ds = lance.write_dataset(rows(0, 50), path, enable_stable_row_ids=True)
     ds.create_scalar_index("id", "BTREE")
-    lance_stream.open_dataset(made).append(rows(50, 60)).delete("id % 9 = 2")
-    ds = lance.dataset(made)
+    lance_stream.open_dataset(path).append(rows(50, 60)).delete("id % 9 = 2")
+    ds = lance.dataset(path)
     ds.update({"x": "x + 1"}, where="id > 55")
     ds.delete("id = 0")
-    lance_stream.open_dataset(made).compact()
-    lance.dataset(made).create_scalar_index("id", "BTREE", replace=True)
-    return made
+    lance_stream.open_dataset(path).compact()
+    lance.dataset(path).create_scalar_index("id", "BTREE", replace=True)
+    return path
 
 
 def files_of(uri: str) -> set[str]:
@@ -92,9 +92,9 @@ def test_either_side_continues_after_a_cleanup(uri: str, first: str) -> None:
     ]
     once, again = cleanups if first == "ours" else cleanups[::-1]
     once()
-    left = files_of(uri)
+    remaining = files_of(uri)
     again()
-    assert files_of(uri) == left
+    assert files_of(uri) == remaining
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     assert theirs.to_table(with_row_id=True).equals(before)
     assert ours.verify() == ours.checkout("gold").verify() == []

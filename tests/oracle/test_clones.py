@@ -19,9 +19,9 @@ def clone(tmp_path: Path) -> str:
     """A clone of a table in which one row is deleted."""
     base, uri = str(tmp_path / "base"), str(tmp_path / "clone")
     rows = pa.table({"id": range(10), "x": [0.5] * 10})
-    made = lance.write_dataset(rows, base, enable_stable_row_ids=True)
-    made.delete("id = 0")
-    made.shallow_clone(uri, made.version)
+    base_table = lance.write_dataset(rows, base, enable_stable_row_ids=True)
+    base_table.delete("id = 0")
+    base_table.shallow_clone(uri, base_table.version)
     return uri
 
 
@@ -50,14 +50,14 @@ def test_races_on_a_clone_are_planned_again(
 
     monkeypatch.setattr(planning, "commit", commit)
     verbs[ours](lance_stream.open_dataset(clone))
-    left = {
+    expected_ids = {
         "delete": {3, 4, 6, 7, 8, 9},
         "update": {1, 2, 3, 4, 6, 7, 8, 9},
         "upsert": {1, 2, 3, 4, 6, 7, 8, 9, 20},
     }[ours]
     ds = lance_stream.open_dataset(clone)
-    assert set(ds.to_table()["id"].to_pylist()) == left
-    assert set(lance.dataset(clone).to_table()["id"].to_pylist()) == left
+    assert set(ds.to_table()["id"].to_pylist()) == expected_ids
+    assert set(lance.dataset(clone).to_table()["id"].to_pylist()) == expected_ids
     assert ds.verify() == []
     staged = {path.name for path in (Path(clone) / "_deletions").iterdir()}
     assert len(staged) == 2, "theirs, and ours; what was staged and lost is gone"

@@ -58,7 +58,7 @@ def log(uri: str) -> ObjectStoreLog:
 
 def written(uri: str, *keys: int) -> Fragment:
     """A new fragment whose data file pylance has written."""
-    (made,) = write_fragments(rows(*keys), uri, schema=SCHEMA)
+    (metadata,) = write_fragments(rows(*keys), uri, schema=SCHEMA)
     files = tuple(
         DataFile(
             file.path,
@@ -67,7 +67,7 @@ def written(uri: str, *keys: int) -> Fragment:
             (file.file_major_version, file.file_minor_version),
             file.file_size_bytes or 0,
         )
-        for file in made.files
+        for file in metadata.files
     )
     return Fragment(0, files, len(keys))
 
@@ -159,8 +159,8 @@ def test_our_commits_rebase_or_conflict(
     if ours == "append":
         keys = sorted([*keys, 50, 51])
     elif ours.startswith("delete"):
-        gone = [1] if ours == "delete 1" else [6, 7, 8, 9]
-        keys = [key for key in keys if key not in gone]
+        deleted = [1] if ours == "delete 1" else [6, 7, 8, 9]
+        keys = [key for key in keys if key not in deleted]
     elif ours == "overwrite":
         keys = [60]
     assert keys_of(uri) == keys
@@ -216,10 +216,10 @@ def test_pylance_continues_a_table_we_created(tmp_path: Path) -> None:
     lance.write_dataset(rows(0), other, enable_stable_row_ids=True)
     schema = ObjectStoreLog(open_store(other)).read(1).schema
     log = ObjectStoreLog(open_store(uri))
-    made = commit_to(
+    manifest = commit_to(
         log, transaction(0, Overwrite((written(uri, 1, 2, 3),), schema)), creation=CREATION
     )
-    assert made.version == 1
+    assert manifest.version == 1
     ds = lance.dataset(uri)
     assert ds.has_stable_row_ids
     lance.write_dataset(rows(4), uri, mode="append")
@@ -232,22 +232,22 @@ def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: 
     """Other writers resolve conflicts and deduplicate batches by what they find there."""
     planned = replace(OURS["append"](log, uri), properties={"lance_stream.batch": "7"})
     commit_to(log, planned)
-    (found,) = lance.dataset(uri).get_transactions(1)
-    assert found.uuid == planned.uuid
-    assert found.read_version == 1
-    assert type(found.operation).__name__ == "Append"
-    assert found.transaction_properties == {"lance_stream.batch": "7"}
+    (theirs,) = lance.dataset(uri).get_transactions(1)
+    assert theirs.uuid == planned.uuid
+    assert theirs.read_version == 1
+    assert type(theirs.operation).__name__ == "Append"
+    assert theirs.transaction_properties == {"lance_stream.batch": "7"}
 
 
 def test_row_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> None:
     """Change feeds of both programs rest on these stamps."""
     commit_to(log, delete(log, 1, [3]))
     commit_to(log, transaction(1, Append((written(uri, 50, 51),))))
-    found = lance.dataset(uri).to_table(
+    table = lance.dataset(uri).to_table(
         columns=["id", "_rowid", "_row_created_at_version", "_row_last_updated_at_version"],
         filter="id >= 50",
     )
-    assert found.to_pylist() == [
+    assert table.to_pylist() == [
         {
             "id": 50 + n,
             "_rowid": 10 + n,
@@ -288,16 +288,16 @@ def test_both_continue_tables_with_v1_names(tmp_path: Path) -> None:
 
 def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
     """Only real races show whether both create manifests exclusively."""
-    num_each = 15
+    num_appends = 15
 
     def ours() -> None:
         mine = ObjectStoreLog(open_store(uri))
-        for number in range(num_each):
+        for number in range(num_appends):
             planned = transaction(mine.latest(), Append((written(uri, 1000 + number),)))
             assert isinstance(commit(mine, planned), CommittedTransaction)
 
     def theirs() -> None:
-        for number in range(num_each):
+        for number in range(num_appends):
             lance.write_dataset(rows(2000 + number), uri, mode="append")
 
     threads = [threading.Thread(target=value) for value in (ours, theirs)]
@@ -305,9 +305,9 @@ def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
         thread.start()
     for worker in threads:
         worker.join()
-    expected = [*range(10), *range(1000, 1000 + num_each), *range(2000, 2000 + num_each)]
+    expected = [*range(10), *range(1000, 1000 + num_appends), *range(2000, 2000 + num_appends)]
     assert keys_of(uri) == expected
-    assert log.latest() == 1 + 2 * num_each
+    assert log.latest() == 1 + 2 * num_appends
     assert check_ids(log, uri)
 
 

@@ -59,18 +59,18 @@ class Life:
         inserted = range(self.next_key, self.next_key + self.random.randrange(10))
         self.next_key = inserted.stop
         rows = dict.fromkeys([*updated, *inserted], number)
-        gone = self.random.sample(sorted(self.values), self.random.randrange(10))
+        deleted_keys = self.random.sample(sorted(self.values), self.random.randrange(10))
         with self.compaction.batch():
-            self.write(rows, gone, by_us=self.random.random() < 0.8)
+            self.write(rows, deleted_keys, by_us=self.random.random() < 0.8)
         self.values |= rows
-        for key in gone:
+        for key in deleted_keys:
             del self.values[key]
         self.compaction.after_batch(number, partial(open_newest, self.uri), lookup_seconds=0.0)
         if self.random.random() < 0.5:
             self.end_round()
 
-    def write(self, rows: dict[int, int], gone: list[int], *, by_us: bool) -> None:
-        condition = f"key in ({', '.join(map(str, [-1, *gone]))})"
+    def write(self, rows: dict[int, int], deleted_keys: list[int], *, by_us: bool) -> None:
+        condition = f"key in ({', '.join(map(str, [-1, *deleted_keys]))})"
         if by_us:
             ds = lance_stream.open_dataset(self.uri)
             ds.upsert(self.table(rows), on=["key"]).delete(condition)
@@ -89,10 +89,10 @@ class Life:
 
     def stored(self, version: int | None = None) -> dict[int, Row]:
         ds = lance_stream.open_dataset(self.uri, version=version)
-        found = ds.to_table(with_row_id=True, with_row_versions=True)
+        table = ds.to_table(with_row_id=True, with_row_versions=True)
         return {
             row["key"]: Row(row["value"], *(row[value] for value in LINEAGE))
-            for row in _rows(found)
+            for row in _rows(table)
         }
 
     def check(self) -> None:

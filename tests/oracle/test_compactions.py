@@ -30,8 +30,8 @@ def no_lineage_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows_of(uri: str) -> list[dict[str, Any]]:
     ds = lance.dataset(uri)
-    found = ds.to_table(columns=[*ds.schema.names, *STAMPS]).to_pylist()
-    return sorted(found, key=lambda row: row["_rowid"])
+    rows = ds.to_table(columns=[*ds.schema.names, *STAMPS]).to_pylist()
+    return sorted(rows, key=lambda row: row["_rowid"])
 
 
 def check_indices(uri: str) -> None:
@@ -77,8 +77,8 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
         lance.dataset(uri).validate()
         assert verify(done.table) == []
         if done.table.version > version:
-            found = changes_of(open_newest(uri).log, done.table.version)
-            assert (found.inserts, found.updates, found.deletes) == ((), (), ())
+            changes = changes_of(open_newest(uri).log, done.table.version)
+            assert (changes.inserts, changes.updates, changes.deletes) == ((), (), ())
 
 
 @pytest.mark.parametrize("seed", range(6))

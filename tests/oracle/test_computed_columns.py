@@ -154,8 +154,8 @@ def test_everything_else_is_allowed(ds: Dataset) -> None:
     ds = ds.add_columns(pa.field("size.d", pa.int64()))
     ds = ds.alter_columns({"path": "price", "nullable": True}, {"path": "id", "name": "key"})
     ds = ds.update_metadata(fields={"sum": {"unit": "EUR"}})
-    found = {row["key"]: (row["price"], row["sum"]) for row in ds.to_table().to_pylist()}
-    assert found == {1: (7, 3), 2: (2, 3), 3: (1, None)}
+    rows = {row["key"]: (row["price"], row["sum"]) for row in ds.to_table().to_pylist()}
+    assert rows == {1: (7, 3), 2: (2, 3), 3: (1, None)}
     assert open_newest(ds.uri).schema.fields[-1].metadata["computed_column"] == b"true"
     assert ds.drop_columns(["price", "sum"]).schema.names == ["key", "size"]
     assert ds.overwrite(ALLOWED).schema.names == ALLOWED.column_names

@@ -233,8 +233,8 @@ def test_a_restore_gives_deletes_inserts_and_updates(uri: str) -> None:
     lance.write_dataset(make_rows(90), uri, mode="append")
     lance.dataset(uri, version=1).restore()
     changes = lance_stream.open_dataset(uri).changes(4).read_all().to_pylist()
-    shown = [(row["_change_type"], row["id"], row["x"]) for row in changes]
-    assert shown == [
+    events = [(row["_change_type"], row["id"], row["x"]) for row in changes]
+    assert events == [
         ("delete", 90, None),
         ("update_preimage", 6, 0.5),
         ("update_postimage", 6, 6 / 7),
@@ -285,8 +285,8 @@ def test_indexed_tables_accept_appends_and_deletes(uri: str) -> None:
     agree(uri)
     theirs = lance.dataset(uri)
     assert [describe_index.name for describe_index in theirs.describe_indices()] == ["id_idx"]
-    for key, found in {2: 0, 3: 1, 100: 0, 101: 1}.items():
-        assert theirs.to_table(filter=f"id = {key}").num_rows == found
+    for key, num_rows in {2: 0, 3: 1, 100: 0, 101: 1}.items():
+        assert theirs.to_table(filter=f"id = {key}").num_rows == num_rows
 
 
 def test_a_pylance_tag_is_opened(uri: str) -> None:
@@ -304,8 +304,8 @@ def test_take_returns_what_pylance_takes(uri: str, file_version: str) -> None:
     """Row offsets must skip deleted rows in the same way."""
     pylance_table(uri, file_version).delete("id % 8 = 2")
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
-    places = np.random.default_rng(5).integers(0, ours.count_rows(), 20).tolist()
-    assert ours.take(row_offsets=places).to_pylist() == theirs.take(places).to_pylist()
+    offsets = np.random.default_rng(5).integers(0, ours.count_rows(), 20).tolist()
+    assert ours.take(row_offsets=offsets).to_pylist() == theirs.take(offsets).to_pylist()
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)

@@ -12,7 +12,7 @@ import pytest
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.storage.locations import open_store
 from lance_stream.table.changes.diff import TableChanges, diff, plan_diff
-from tests.commit.tables import dead_of
+from tests.commit.tables import deleted_offsets_of
 
 pytestmark = pytest.mark.oracle
 
@@ -22,7 +22,7 @@ STAMPS = ["_rowid", "_rowaddr", "_row_last_updated_at_version"]
 class History:
     """A table to which one thing after the other is done."""
 
-    kept_columns = ("id", "x")
+    permanent_columns = ("id", "x")
 
     def __init__(self, uri: str, seed: int) -> None:
         self.uri, self.dice, self.next_key = uri, random.Random(seed), 20
@@ -81,7 +81,7 @@ class History:
         self.ds.add_columns(pa.field(f"n{self.ds.version}", pa.int64()))
 
     def drop_column(self) -> None:
-        added = [name for name in self.ds.schema.names if name not in self.kept_columns]
+        added = [name for name in self.ds.schema.names if name not in self.permanent_columns]
         if added:
             self.ds.drop_columns(added[:1])
 
@@ -97,7 +97,7 @@ def changes_of(log: ObjectStoreLog, version: int) -> TableChanges:
     older = log.read(version - 1) if version > 1 else None
     plan = plan_diff(older, log.read(version))
     deleted = {
-        (entry.id, entry.deletion_file): dead_of(log.store, entry)
+        (entry.id, entry.deletion_file): deleted_offsets_of(log.store, entry)
         for entry in plan.deletion_files_of
     }
     return diff(plan, deleted)
@@ -108,40 +108,40 @@ def snapshot(uri: str, version: int) -> dict[int, dict[str, Any]]:
     if version == 0:
         return {}
     ds = lance.dataset(uri, version=version)
-    found = ds.to_table(columns=["id", "x", *STAMPS]).to_pylist()
-    return {row["_rowid"]: row for row in found}
+    rows = ds.to_table(columns=["id", "x", *STAMPS]).to_pylist()
+    return {row["_rowid"]: row for row in rows}
 
 
 def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
     before, after = snapshot(uri, version - 1), snapshot(uri, version)
-    place_before = {row["_rowaddr"]: row_id for row_id, row in before.items()}
-    place_after = {row["_rowaddr"]: row_id for row_id, row in after.items()}
-    found = changes_of(log, version)
+    ids_before = {row["_rowaddr"]: row_id for row_id, row in before.items()}
+    ids_after = {row["_rowaddr"]: row_id for row_id, row in after.items()}
+    changes = changes_of(log, version)
     inserts = {
-        place_after[insert.fragment.id << 32 | offset]
-        for insert in found.inserts
+        ids_after[insert.fragment.id << 32 | offset]
+        for insert in changes.inserts
         for offset in insert.offsets.tolist()
     }
     deletes = {
-        place_before[delete.fragment.id << 32 | offset]
-        for delete in found.deletes
+        ids_before[delete.fragment.id << 32 | offset]
+        for delete in changes.deletes
         for offset in delete.offsets.tolist()
     }
     updates = set()
-    for update in found.updates:
+    for update in changes.updates:
         for offset, address in zip(
             update.offsets.tolist(), update.addresses_before.tolist(), strict=True
         ):
-            updates.add(place_after[update.fragment.id << 32 | offset])
-            assert place_before[address] == place_after[update.fragment.id << 32 | offset]
+            updates.add(ids_after[update.fragment.id << 32 | offset])
+            assert ids_before[address] == ids_after[update.fragment.id << 32 | offset]
     both = before.keys() & after.keys()
     stamp = STAMPS[-1]
     assert inserts == after.keys() - before.keys()
     assert deletes == before.keys() - after.keys()
     assert updates == {value for value in both if before[value][stamp] != after[value][stamp]}
     assert updates >= {value for value in both if before[value]["x"] != after[value]["x"]}
-    assert found.num_changes == len(inserts) + len(updates) + len(deletes)
-    return found.num_changes
+    assert changes.num_changes == len(inserts) + len(updates) + len(deletes)
+    return changes.num_changes
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -171,18 +171,18 @@ def test_our_diff_agrees_with_correct_deltas(
     if act is History.restore:
         return  # which the delta does not see
     delta = lance.dataset(history.uri, version=end).delta(begin_version=start, end_version=end)
-    found = [changes_of(log, version) for version in range(start + 1, end + 1)]
-    assert num_rows(delta.get_inserted_rows()) == sum_of(found, "inserts")
-    assert num_rows(delta.get_updated_rows()) == sum_of(found, "updates")
-    assert num_rows(delta.get_deleted_row_ids()) == sum_of(found, "deletes")
+    changes = [changes_of(log, version) for version in range(start + 1, end + 1)]
+    assert num_rows(delta.get_inserted_rows()) == sum_of(changes, "inserts")
+    assert num_rows(delta.get_updated_rows()) == sum_of(changes, "updates")
+    assert num_rows(delta.get_deleted_row_ids()) == sum_of(changes, "deletes")
 
 
 def num_rows(reader: Any) -> int:
     return reader.read_all().num_rows
 
 
-def sum_of(found: list[TableChanges], kind: str) -> int:
-    return sum(len(value.offsets) for changes in found for value in getattr(changes, kind))
+def sum_of(all_changes: list[TableChanges], kind: str) -> int:
+    return sum(len(value.offsets) for changes in all_changes for value in getattr(changes, kind))
 
 
 @pytest.mark.parametrize("act", [History.compact, History.configure, History.add_null_column])
@@ -212,6 +212,6 @@ def test_columns_replaced_without_stamps_update_rows(tmp_path: Path) -> None:
     lance.LanceDataset.commit(history.uri, operation, read_version=1)
     assert set(snapshot(history.uri, 2)[0].items()) != set(snapshot(history.uri, 1)[0].items())
     assert {row[STAMPS[-1]] for row in snapshot(history.uri, 2).values()} == {1}
-    found = changes_of(ObjectStoreLog(open_store(history.uri)), 2)
-    assert [update.offsets.tolist() for update in found.updates] == [list(range(7))]
-    assert found.num_changes == 7
+    changes = changes_of(ObjectStoreLog(open_store(history.uri)), 2)
+    assert [update.offsets.tolist() for update in changes.updates] == [list(range(7))]
+    assert changes.num_changes == 7

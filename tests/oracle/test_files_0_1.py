@@ -65,11 +65,11 @@ def decimals(arrow: pa.DataType) -> Make:
 def texts(arrow: pa.DataType, null_rate: float = 0.0) -> Make:
     def make(num_rows: int, random: Random) -> pa.Array:
         letters = np.array(list("abc ü€𝄞"))
-        made = ["".join(random.choice(letters, n)) for n in random.integers(1, 90, num_rows)]
+        strings = ["".join(random.choice(letters, n)) for n in random.integers(1, 90, num_rows)]
         is_null = random.random(num_rows) < null_rate
         if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow):
-            return pa.array([text.encode() for text in made], arrow, mask=is_null)
-        return pa.array(made, arrow, mask=is_null)
+            return pa.array([text.encode() for text in strings], arrow, mask=is_null)
+        return pa.array(strings, arrow, mask=is_null)
 
     return make
 
@@ -195,10 +195,10 @@ def ours(path: Path) -> Dataset:
 
 def check_takes(path: Path, num_rows: int, want: pa.Table) -> None:
     """Take scattered rows by both; the order of the offsets asked for is kept."""
-    places = sorted({0, num_rows // 3, num_rows // 2, num_rows - 1})
-    wanted = want.take(pa.array(places))
-    assert ours(path).take(places).combine_chunks() == wanted.combine_chunks()
-    assert lance.dataset(str(path)).take(places).combine_chunks() == wanted.combine_chunks()
+    offsets = sorted({0, num_rows // 3, num_rows // 2, num_rows - 1})
+    expected = want.take(pa.array(offsets))
+    assert ours(path).take(offsets).combine_chunks() == expected.combine_chunks()
+    assert lance.dataset(str(path)).take(offsets).combine_chunks() == expected.combine_chunks()
 
 
 @pytest.mark.some_cases(one_in=3)
@@ -219,10 +219,10 @@ def test_pylances_files_are_read(name: str, num_rows: int, tmp_path: Path) -> No
 def test_our_files_are_read_by_pylance(name: str, num_rows: int, tmp_path: Path) -> None:
     """An append to an old table has to write its version."""
     table = table_of(COLUMNS[name], num_rows)
-    made = lance_stream.create_dataset(
+    ds = lance_stream.create_dataset(
         str(tmp_path / "t"), table.schema, file_version="legacy", stable_row_ids=False
     )
-    made.append(table)
+    ds.append(table)
     theirs = lance.dataset(str(tmp_path / "t"))
     assert theirs.data_storage_version == "0.1"
     assert theirs.to_table() == table == ours(tmp_path / "t").to_table()
@@ -265,8 +265,8 @@ NULLED: Final = [
 def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
     """Version 0.1 cannot store some nulls, and both must show the same values instead."""
     table = table_of(COLUMNS[name], 150)
-    places = pa.array([None if number % 3 == 0 else number for number in range(150)])
-    theirs = by_pylance(tmp_path / "t", table.set_column(1, "x", table["x"].take(places)))
+    indices = pa.array([None if number % 3 == 0 else number for number in range(150)])
+    theirs = by_pylance(tmp_path / "t", table.set_column(1, "x", table["x"].take(indices)))
     assert ours(tmp_path / "t").to_table() == theirs.to_table()
 
 
@@ -281,22 +281,22 @@ def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
 def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None:
     """A silent loss of nulls would be noticed only by wrong results."""
     table = table_of(COLUMNS[name], 10)
-    made = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
-    places = pa.array([0, None, *range(2, 10)])
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
+    indices = pa.array([0, None, *range(2, 10)])
     with pytest.raises(InvalidInputError, match=r"nulls, which files of version 0\.1 do not"):
-        made.append(table.set_column(1, "x", table["x"].take(places)))
+        ds.append(table.set_column(1, "x", table["x"].take(indices)))
     assert ours(tmp_path / "t").count_rows() == 0
 
 
 def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
     """In version 0.1 an empty string reads as null, unless the column declares no nulls."""
     table = pa.table({"s": ["a", ""]})
-    made = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
     with pytest.raises(InvalidInputError, match="'s' has an empty value"):
-        made.append(table)
+        ds.append(table)
     strict = pa.schema([pa.field("s", pa.string(), nullable=False)])
-    kept = lance_stream.create_dataset(str(tmp_path / "u"), strict, file_version="0.1")
-    kept.append(table.cast(strict))
+    strict_ds = lance_stream.create_dataset(str(tmp_path / "u"), strict, file_version="0.1")
+    strict_ds.append(table.cast(strict))
     assert lance.dataset(str(tmp_path / "u")).to_table() == table.cast(strict)
     assert ours(tmp_path / "u").to_table() == table.cast(strict)
 
@@ -350,8 +350,8 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         }
     )
     folder = tmp_path_factory.mktemp("filtered")
-    made = lance_stream.create_dataset(str(folder / "ours"), table.schema, file_version="0.1")
-    made.append(table)
+    ds = lance_stream.create_dataset(str(folder / "ours"), table.schema, file_version="0.1")
+    ds.append(table)
     lance.write_dataset(table, str(folder / "theirs"), data_storage_version="legacy")
     return folder / "ours", folder / "theirs"
 

@@ -53,9 +53,9 @@ def with_nulls(random: Random, array: pa.Array, rate: float) -> pa.Array:
         return array
     if rate == 1:
         return pa.nulls(len(array), array.type)
-    kept = random.random(len(array)) >= rate
-    places = pa.array(np.arange(len(array)), mask=~kept)
-    return array.take(places)
+    is_valid = random.random(len(array)) >= rate
+    indices = pa.array(np.arange(len(array)), mask=~is_valid)
+    return array.take(indices)
 
 
 def columns(num_rows: int, null_rate: float, seed: int = 0) -> pa.Table:
@@ -188,8 +188,8 @@ class Reading:
         return answer(self.reader.read(fields, self.column_of, start, stop), self._ranges)
 
     def take(self, offsets: Iterable[int]) -> list[pa.Array]:
-        fields, wanted = self.reader.metadata.schema.fields, np.array(list(offsets), np.uint64)
-        return answer(self.reader.take(fields, self.column_of, wanted), self._ranges)
+        fields, row_offsets = self.reader.metadata.schema.fields, np.array(list(offsets), np.uint64)
+        return answer(self.reader.take(fields, self.column_of, row_offsets), self._ranges)
 
 
 def assert_reads_as(reading: Reading, table: pa.Table) -> None:

@@ -244,10 +244,10 @@ class Ours:
         self._ranges = read_from(data)
         self.reader = answer(open_file(len(data)), self._ranges)
         self.fields = self.reader.metadata.schema.fields
-        held = [
+        stored_fields = [
             value for field in self.fields for value in fields_with_column(field, FileVersion.V2_0)
         ]
-        self.column_of = {field.id: column for column, field in enumerate(held)}
+        self.column_of = {field.id: column for column, field in enumerate(stored_fields)}
 
     def read(self, start: int, stop: int) -> pa.Array:
         (array,) = answer(self.reader.read(self.fields, self.column_of, start, stop), self._ranges)
@@ -255,8 +255,8 @@ class Ours:
         return array
 
     def take(self, offsets: list[int]) -> pa.Array:
-        wanted = np.array(offsets, np.uint64)
-        (array,) = answer(self.reader.take(self.fields, self.column_of, wanted), self._ranges)
+        row_offsets = np.array(offsets, np.uint64)
+        (array,) = answer(self.reader.take(self.fields, self.column_of, row_offsets), self._ranges)
         array.validate(full=True)
         return array
 

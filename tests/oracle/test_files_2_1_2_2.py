@@ -67,7 +67,7 @@ def strings(count: int, random: Random, *, arrow_type: pa.DataType, kind: str) -
     if kind == "unique":
         values = [f"{value:012x}" for value in random.integers(0, 2**48, count)]
     elif kind == "few":
-        values = [["alpha", "beta", "", "ünï"][place] for place in random.integers(0, 4, count)]
+        values = [["alpha", "beta", "", "ünï"][index] for index in random.integers(0, 4, count)]
     elif kind == "one":
         values = ["hello " * 9] * count
     else:
@@ -92,27 +92,27 @@ def vectors(count: int, random: Random, *, size: int, item: pa.DataType, nulls: 
 
 
 def codes(count: int, random: Random, *, index: pa.DataType, items: pa.Array) -> pa.Array:
-    places = random.integers(0, len(items), count).astype(index.to_pandas_dtype())
-    return pa.DictionaryArray.from_arrays(pa.array(places, index), items)
+    indices = random.integers(0, len(items), count).astype(index.to_pandas_dtype())
+    return pa.DictionaryArray.from_arrays(pa.array(indices, index), items)
 
 
 def shapes() -> dict[str, Shape]:
-    found: dict[str, Shape] = {}
+    by_name: dict[str, Shape] = {}
     integers = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
     integers += [pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
     for arrow_type in integers:
         for kind in ("full", "small", "few", "runs", "one"):
-            found[f"{kind} {arrow_type}"] = partial(words, arrow_type=arrow_type, kind=kind)
+            by_name[f"{kind} {arrow_type}"] = partial(words, arrow_type=arrow_type, kind=kind)
     for arrow_type in (pa.float16(), pa.float32(), pa.float64()):
         for kind in ("full", "few"):
-            found[f"{kind} {arrow_type}"] = partial(words, arrow_type=arrow_type, kind=kind)
+            by_name[f"{kind} {arrow_type}"] = partial(words, arrow_type=arrow_type, kind=kind)
     instants = [pa.timestamp("s"), pa.timestamp("us", "Asia/Kolkata"), pa.timestamp("ns", "UTC")]
     dates = [pa.date32(), pa.date64(), pa.time32("s"), pa.time32("ms")]
     for arrow_type in (*dates, *instants, pa.time64("us"), pa.time64("ns"), pa.duration("ns")):
-        found[str(arrow_type)] = partial(times, arrow_type=arrow_type)
+        by_name[str(arrow_type)] = partial(times, arrow_type=arrow_type)
     for arrow_type in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
         for kind in ("unique", "few", "one", "text", "long", "huge"):
-            found[f"{kind} {arrow_type}"] = partial(strings, arrow_type=arrow_type, kind=kind)
+            by_name[f"{kind} {arrow_type}"] = partial(strings, arrow_type=arrow_type, kind=kind)
     for size, item in [
         (4, pa.float32()),
         (63, pa.float32()),
@@ -120,31 +120,31 @@ def shapes() -> dict[str, Shape]:
         (3, pa.float16()),
     ]:
         for nulls in (False, True):
-            found[f"vector {size} {item} {nulls}"] = partial(
+            by_name[f"vector {size} {item} {nulls}"] = partial(
                 vectors, size=size, item=item, nulls=nulls
             )
-    found["flags"] = partial(vectors, size=9, item=pa.bool_(), nulls=True)
-    found["vectors of vectors"] = lambda count, random: pa.FixedSizeListArray.from_arrays(
+    by_name["flags"] = partial(vectors, size=9, item=pa.bool_(), nulls=True)
+    by_name["vectors of vectors"] = lambda count, random: pa.FixedSizeListArray.from_arrays(
         vectors(2 * count, random, size=3, item=pa.float64(), nulls=False), 2
     )
-    texts = pa.array([f"item {place}" for place in range(100)])
+    texts = pa.array([f"item {number}" for number in range(100)])
     for index in (pa.int8(), pa.uint16(), pa.int32(), pa.int64()):
-        found[f"codes {index}"] = partial(codes, index=index, items=texts)
-    found["codes of numbers"] = partial(codes, index=pa.int32(), items=pa.array(range(0, 900, 9)))
-    found["boolean"] = lambda count, random: pa.array(random.random(count) < 0.5)
-    found["one boolean"] = lambda count, _: pa.array([True] * count, pa.bool_())
-    found["null"] = lambda count, _: pa.nulls(count)
+        by_name[f"codes {index}"] = partial(codes, index=index, items=texts)
+    by_name["codes of numbers"] = partial(codes, index=pa.int32(), items=pa.array(range(0, 900, 9)))
+    by_name["boolean"] = lambda count, random: pa.array(random.random(count) < 0.5)
+    by_name["one boolean"] = lambda count, _: pa.array([True] * count, pa.bool_())
+    by_name["null"] = lambda count, _: pa.nulls(count)
     for width in (1, 7, 300):
-        found[f"binary {width}"] = lambda count, random, width=width: pa.array(
+        by_name[f"binary {width}"] = lambda count, random, width=width: pa.array(
             [random.bytes(width) for _ in range(count)], pa.binary(width)
         )
-    found["one binary 40"] = lambda count, _: pa.array([b"q" * 40] * count, pa.binary(40))
+    by_name["one binary 40"] = lambda count, _: pa.array([b"q" * 40] * count, pa.binary(40))
     for arrow_type in (pa.decimal128(38, 4), pa.decimal256(60, 4)):
         for high in (10**12, 5):
-            found[f"{arrow_type} {high}"] = lambda count, random, t=arrow_type, high=high: pa.array(
-                random.integers(-high, high, count)
-            ).cast(t)
-    return found
+            by_name[f"{arrow_type} {high}"] = lambda count, random, t=arrow_type, high=high: (
+                pa.array(random.integers(-high, high, count)).cast(t)
+            )
+    return by_name
 
 
 SHAPES = shapes()
@@ -153,8 +153,8 @@ SHAPES = shapes()
 def with_nulls(array: pa.Array, rate: float, random: Random) -> pa.Array:
     if rate == 0 or pa.types.is_null(array.type):
         return array
-    kept = random.random(len(array)) >= rate
-    return array.take(pa.array(np.arange(len(array)), mask=~kept))
+    is_valid = random.random(len(array)) >= rate
+    return array.take(pa.array(np.arange(len(array)), mask=~is_valid))
 
 
 def bare(count: int, random: Random, rate: float, shape: Shape) -> pa.Array:
@@ -259,8 +259,8 @@ class Reading:
         return answer(requests, self._ranges)
 
     def take(self, offsets: Iterable[int]) -> list[pa.Array]:
-        wanted = np.array(list(offsets), np.uint64)
-        return answer(self.reader.take(self.fields, self._column_of, wanted), self._ranges)
+        row_offsets = np.array(list(offsets), np.uint64)
+        return answer(self.reader.take(self.fields, self._column_of, row_offsets), self._ranges)
 
     def layouts(self) -> list[list[str | None]]:
         columns = columns_of(self.reader, range(len(self._column_of)), self._ranges)
@@ -404,14 +404,14 @@ def test_both_read_empty_files(tmp_path: Path) -> None:
 
 def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
     """A layout that never occurs would be untested in all of these comparisons."""
-    found = set()
+    layouts = set()
     for rate in (0, 1):
         batches = in_batches(table_of(300, "structs", rate, SOME))
         write_by_pylance(batches, tmp_path / "theirs.lance", FileVersion.V2_2)
-        found |= {
+        layouts |= {
             name for layout in Reading(tmp_path / "theirs.lance").layouts() for name in layout
         }
-    assert found == {"mini_block_layout", "full_zip_layout", "constant_layout"}
+    assert layouts == {"mini_block_layout", "full_zip_layout", "constant_layout"}
 
 
 def test_constant_levels_have_no_width(tmp_path: Path) -> None:
@@ -457,8 +457,8 @@ def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion
         parts.append(part)
         path = tmp_path / "data" / f"{number}.lance"
         written = write_by_us([part], path, version, max_page_bytes=10_000)
-        ids, places = list(written.field_ids), list(written.column_indices)
-        file = DataFile(path.name, ids, places, *version.data_file_numbers)
+        ids, columns_of = list(written.field_ids), list(written.column_indices)
+        file = DataFile(path.name, ids, columns_of, *version.data_file_numbers)
         fragments.append(FragmentMetadata(number, [file], 500, None))
     whole = pa.Table.from_batches(unsliced(parts))
     overwrite = lance.LanceOperation.Overwrite(whole.schema, fragments)
@@ -470,8 +470,8 @@ def test_pylance_operates_on_files_we_wrote(tmp_path: Path, version: FileVersion
 
     dataset.validate()
     assert_same(dataset.to_table(), whole)
-    places = [999, 3, 500, 77]
-    assert_same(dataset.take(places), whole.take(places))
+    offsets = [999, 3, 500, 77]
+    assert_same(dataset.take(offsets), whole.take(offsets))
     assert_same(dataset.to_table(filter="key >= 490 and key < 510"), whole.slice(490, 20))
     dataset.delete("key < 100")
     dataset.optimize.compact_files()

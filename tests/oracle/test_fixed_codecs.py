@@ -306,8 +306,8 @@ def shapes_of(value: pa.Scalar) -> dict[str, pa.Array]:
 def test_single_values_of_all_types_agree(tmp_path: Path, version: FileVersion) -> None:
     """A page of one value is stored as a constant, in the metadata of the file."""
     columns = {
-        f"{place} {shape}": array
-        for place, value in enumerate(VALUES)
+        f"{number} {shape}": array
+        for number, value in enumerate(VALUES)
         for shape, array in shapes_of(value).items()
     }
     table = pa.table(columns)

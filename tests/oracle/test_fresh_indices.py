@@ -51,20 +51,20 @@ def test_indices_cover_all_rows_afterwards(tmp_path: Path, stable_row_ids: bool)
     before = table.ours
     assert len(uncovered(before)) == 8
     transactions = len(before.table.store.list_names("_transactions"))
-    made = before.optimize_indices()
-    assert made.version == before.version + 1
-    assert uncovered(made) == {}
-    assert {coverage.num_segments for coverage in made.index_coverage()} == {1}
+    latest = before.optimize_indices()
+    assert latest.version == before.version + 1
+    assert uncovered(latest) == {}
+    assert {coverage.num_segments for coverage in latest.index_coverage()} == {1}
     if stable_row_ids:
-        assert made.changes(after=before.version).read_all().num_rows == 0
-    assert made.verify() == []
+        assert latest.changes(after=before.version).read_all().num_rows == 0
+    assert latest.verify() == []
     table.check()
-    assert made.optimize_indices().version == made.version
-    assert len(made.table.store.list_names("_transactions")) == transactions + 1
+    assert latest.optimize_indices().version == latest.version
+    assert len(latest.table.store.list_names("_transactions")) == transactions + 1
 
 
 @pytest.mark.quick_cases(one_in=2)
-@pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @BOTH
 def test_writes_meanwhile_are_merged(
     tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
@@ -252,7 +252,7 @@ def test_versions_in_a_manifest_store_are_published_there(tmp_path: Path) -> Non
     index(uri)
     lance_stream.claim_versions(uri, options)
     ds = lance_stream.open_dataset(uri, storage_options=options).append(few(20, 40))
-    made = ds.optimize_indices()
-    assert made.version == ds.version + 1
+    latest = ds.optimize_indices()
+    assert latest.version == ds.version + 1
     assert uncovered(lance_stream.open_dataset(uri, storage_options=options)) == {}
     check(uri, 40)

@@ -104,9 +104,9 @@ def test_pylance_reads_our_hidden_lineage(ours: str) -> None:
     check_both_read(ours)
     theirs = lance.dataset(ours)
     row_ids = [20, 3, 17]
-    found = theirs._take_rows(row_ids, columns=["id"])["id"].to_pylist()
+    their_ids = theirs._take_rows(row_ids, columns=["id"])["id"].to_pylist()
     taken = lance_stream.open_dataset(ours).take(row_ids=row_ids, columns=["id"])
-    assert taken["id"].to_pylist() == found == [30, 3, 17]
+    assert taken["id"].to_pylist() == their_ids == [30, 3, 17]
     flags = lance_stream.open_dataset(ours).table.manifest
     assert (flags.reader_feature_flags, flags.writer_feature_flags) == (2 + 2048, 2 + 8 + 2048)
 

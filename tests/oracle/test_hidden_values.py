@@ -46,51 +46,51 @@ class Case:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.incoming, self.wanted = self._types(depth=3)
+        self.incoming, self.target = self._types(depth=3)
 
     def _types(self, depth: int) -> tuple[pa.DataType, pa.DataType]:
         kinds = ("leaf", "struct", "struct", "list", "to vector", "vector", "map")
         kind = self.random.choice(kinds) if depth else "leaf"
         if kind == "leaf":
-            incoming, wanted, *_ = self.random.choice(LEAVES)
-            return incoming, wanted
+            incoming, target, *_ = self.random.choice(LEAVES)
+            return incoming, target
         if kind == "struct":
             parts = {name: self._types(depth - 1) for name in "ab"[: self.random.randint(1, 2)]}
             pairs = [
-                pa.struct([pa.field(name, part[place]) for name, part in parts.items()])
-                for place in (0, 1)
+                pa.struct([pa.field(name, part[side]) for name, part in parts.items()])
+                for side in (0, 1)
             ]
             return pairs[0], pairs[1]
         if kind in ("to vector", "vector"):
-            incoming, wanted = (pa.float32(), pa.float64())
+            incoming, target = (pa.float32(), pa.float64())
             list_of = pa.list_(incoming) if kind == "to vector" else pa.list_(incoming, 2)
-            return list_of, pa.list_(wanted, 2)
-        incoming, wanted = self._types(depth - 1)
+            return list_of, pa.list_(target, 2)
+        incoming, target = self._types(depth - 1)
         if kind == "map":
-            return pa.map_(pa.string(), incoming), pa.map_(pa.large_string(), wanted)
-        return pa.list_(incoming), self.random.choice([pa.list_, pa.large_list])(wanted)
+            return pa.map_(pa.string(), incoming), pa.map_(pa.large_string(), target)
+        return pa.list_(incoming), self.random.choice([pa.list_, pa.large_list])(target)
 
-    def value(self, arrow: pa.DataType, wanted: pa.DataType, *, null: bool = True) -> Any:
+    def value(self, arrow: pa.DataType, target: pa.DataType, *, null: bool = True) -> Any:
         """Return a value that can be cast; null may be one where it is allowed."""
         if null and self.random.random() < 0.3:
             return None
         if pa.types.is_struct(arrow):
             return {
-                array.name: self.value(array.type, wanted.field(array.name).type) for array in arrow
+                array.name: self.value(array.type, target.field(array.name).type) for array in arrow
             }
         if pa.types.is_map(arrow):
             keys = self.random.sample("klm", self.random.randint(0, 3))
-            return [(key, self.value(arrow.item_type, wanted.item_type)) for key in keys]
+            return [(key, self.value(arrow.item_type, target.item_type)) for key in keys]
         if pa.types.is_list(arrow) or pa.types.is_fixed_size_list(arrow):
-            is_vector = pa.types.is_fixed_size_list(wanted)
+            is_vector = pa.types.is_fixed_size_list(target)
             size = 2 if is_vector else self.random.randint(0, 3)
             return [
-                self.value(arrow.value_type, wanted.value_type, null=not is_vector)
+                self.value(arrow.value_type, target.value_type, null=not is_vector)
                 for _ in range(size)
             ]
         (values,) = (
-            (leaf[2] for leaf in LEAVES if leaf[:2] == (arrow, wanted))
-            if (any(leaf[:2] == (arrow, wanted) for leaf in LEAVES))
+            (leaf[2] for leaf in LEAVES if leaf[:2] == (arrow, target))
+            if (any(leaf[:2] == (arrow, target) for leaf in LEAVES))
             else ([1.5, 2.5],)
         )
         return self.random.choice(values)
@@ -122,15 +122,15 @@ def build(values: list[Any], arrow: pa.DataType) -> pa.Array:
         indices = [value if value == NO_INDEX else "ab".index(value) for value in filled]
         words = pa.array(["a", "b"], arrow.value_type)
         # valid where it stands behind a null struct or list: that is what hides it
-        given = pa.array(indices, arrow.index_type)
-        return pa.DictionaryArray.from_arrays(given, words, safe=False)
+        codes = pa.array(indices, arrow.index_type)
+        return pa.DictionaryArray.from_arrays(codes, words, safe=False)
     if pa.types.is_map(arrow) or pa.types.is_list(arrow):
         items = [value for row in filled for value in row]
         offsets = pa.array([sum(map(len, filled[:end])) for end in range(len(filled) + 1)], "int32")
         if pa.types.is_map(arrow):
             parts = [
-                build([item[place] for item in items], value)
-                for place, value in enumerate((arrow.key_type, arrow.item_type))
+                build([item[index] for item in items], value)
+                for index, value in enumerate((arrow.key_type, arrow.item_type))
             ]
             entries = pa.StructArray.from_arrays(parts, fields=[arrow.key_field, arrow.item_field])
         else:
@@ -165,20 +165,20 @@ def without_null_words(value: Any, arrow: pa.DataType) -> Any:
 def test_values_behind_nulls_stay_hidden(seed: int, tmp_path: Path) -> None:
     """Values behind nulls are neither cast nor written."""
     case = Case(seed)
-    nested = pa.struct([("x", case.incoming)]), pa.struct([("x", case.wanted)])
+    nested = pa.struct([("x", case.incoming)]), pa.struct([("x", case.target)])
     values = [case.value(*nested) for _ in range(9)]
     values = [without_null_words(value, nested[0]) for value in values]
     whole = build([*values[:2], *values, None], nested[0])
     dirty = whole.slice(2, len(values))
     rows = pa.RecordBatch.from_arrays([dirty], ["c"])
-    wanted = pa.schema([("c", nested[1])])
+    target = pa.schema([("c", nested[1])])
     clean = pa.RecordBatch.from_arrays([pa.array(values, nested[0])], ["c"])
 
-    cast = cast_batch(rows, wanted)
+    cast = cast_batch(rows, target)
     cast.validate(full=True)
-    assert cast.column(0).to_pylist() == cast_batch(clean, wanted).column(0).to_pylist()
+    assert cast.column(0).to_pylist() == cast_batch(clean, target).column(0).to_pylist()
     assert digest_of(rows) == digest_of(clean) == digest_of(cast)
-    for name, schema in (("cast", wanted), ("as it is", rows.schema)):
+    for name, schema in (("cast", target), ("as it is", rows.schema)):
         ds = lance_stream.create_dataset(tmp_path / name, schema).append(rows)
         expected = cast.column(0).to_pylist() if name == "cast" else clean.column(0).to_pylist()
         assert ds.to_table()["c"].to_pylist() == expected

@@ -65,9 +65,9 @@ def make_table(rows: list[tuple[int, Any]]) -> pa.Table:
 
 def by_row_id(table: pa.Table) -> Rows:
     rows = table.to_pylist()
-    found = {row["_rowid"]: row for row in rows}
-    assert len(found) == len(rows), "a row id occurs twice"
-    return found
+    by_id = {row["_rowid"]: row for row in rows}
+    assert len(by_id) == len(rows), "a row id occurs twice"
+    return by_id
 
 
 class Histories(RuleBasedStateMachine):

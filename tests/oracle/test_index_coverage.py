@@ -77,26 +77,26 @@ def test_coverage_equals_the_statistics_of_pylance(uri: str, write: Callable[[An
     ds = write(lance_stream.open_dataset(uri))
     theirs = lance.dataset(uri)
     for coverage in ds.index_coverage():
-        said = theirs.stats.index_stats(coverage.name)
-        assert coverage.rows_unindexed == said["num_unindexed_rows"], coverage
-        assert coverage.rows_indexed == said["num_indexed_rows"], coverage
+        statistics = theirs.stats.index_stats(coverage.name)
+        assert coverage.rows_unindexed == statistics["num_unindexed_rows"], coverage
+        assert coverage.rows_indexed == statistics["num_indexed_rows"], coverage
     assert len(ds.index_coverage()) == len(theirs.describe_indices())
 
 
 def test_each_index_is_described(uri: str) -> None:
     """Kind, columns and coverage come from stored details of pylance."""
-    found = by_name(uri)
+    coverages = by_name(uri)
     assert {
-        request.columns[0]: request.kind for request in found.values() if request.name != "city"
+        request.columns[0]: request.kind for request in coverages.values() if request.name != "city"
     } == {
         **SCALAR,
         "v": "IVF_FLAT",
     }
-    city = found["city"]
+    city = coverages["city"]
     assert (city.columns, city.kind, city.num_segments) == (("place.city",), "BITMAP", 1)
     assert (city.rows_indexed, city.rows_unindexed, city.fraction) == (60, 0, 1.0)
     for described in lance.dataset(uri).describe_indices():
-        assert found[described.name].size_bytes == described.total_size_bytes
+        assert coverages[described.name].size_bytes == described.total_size_bytes
     assert city.built_at is not None
     assert city.age(city.built_at).total_seconds() == 0
 
@@ -123,9 +123,9 @@ def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
     changed = table.at(
         replace(table.manifest, index_section=encode_index_section([*section, bare]))
     )
-    (found,) = (entry for entry in index_coverage(changed) if entry.name == "bare")
-    assert (found.rows_indexed, found.rows_unindexed, found.fraction) == (None, None, None)
-    assert (found.built_at, found.size_bytes) == (None, None)
+    (coverage,) = (entry for entry in index_coverage(changed) if entry.name == "bare")
+    assert (coverage.rows_indexed, coverage.rows_unindexed, coverage.fraction) == (None, None, None)
+    assert (coverage.built_at, coverage.size_bytes) == (None, None)
 
 
 def test_metrics_and_reports_show_uncovered_rows(uri: str) -> None:
@@ -134,6 +134,6 @@ def test_metrics_and_reports_show_uncovered_rows(uri: str) -> None:
     measured = {index.name: index for index in TableWatch(uri).measure().indices}
     assert {value.unindexed_rows for value in measured.values()} == {20}
     assert {value.coverage for value in measured.values()} == {0.75}
-    shown = ds.report().series.indices
-    assert shown is not None
-    assert {(value.covered, value.unindexed) for value in shown} == {(0.75, 20)}
+    indices = ds.report().series.indices
+    assert indices is not None
+    assert {(value.covered, value.unindexed) for value in indices} == {(0.75, 20)}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.oracle
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
-@pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
 def test_indices_stay_right_after_operations(
     tmp_path: Path, act: Callable[[IndexedTable], None], stable_row_ids: bool
@@ -41,7 +41,7 @@ def test_indices_stay_right_after_operations(
 
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.slow
-@pytest.mark.parametrize("act", ACTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("seed", range(8, 12))
 def test_deferred_index_remaps_are_followed(
     tmp_path: Path, act: Callable[[IndexedTable], None], seed: int
@@ -111,6 +111,6 @@ def test_values_that_were_null_are_not_found_as_nulls(
     else:
         ds.upsert(pa.table({"x": [104], "id": [4]}), on="id")
     lance.dataset(uri).optimize.optimize_indices()
-    found = lance.dataset(uri).to_table(filter="x IS NULL")["id"].to_pylist()
-    assert sorted(found) == [0, 8, 12, 16]
+    ids = lance.dataset(uri).to_table(filter="x IS NULL")["id"].to_pylist()
+    assert sorted(ids) == [0, 8, 12, 16]
     assert lance.dataset(uri).to_table(filter="x = 104")["id"].to_pylist() == [4]

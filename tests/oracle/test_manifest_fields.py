@@ -84,7 +84,7 @@ def theirs(path: str) -> Rows | None:
         return None
 
 
-def is_told(what: str, path: Path) -> bool:
+def is_reported(what: str, path: Path) -> bool:
     """Say whether a difference is meant: of a field in two files of a fragment we read the last.
 
     `verify` tells it. What a column is called is no matter of its values, and whether a struct is
@@ -105,11 +105,11 @@ class Pylance:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         try:
-            found: Rows | None = self._pool.submit(theirs, path).result(timeout=60)
+            rows: Rows | None = self._pool.submit(theirs, path).result(timeout=60)
         except BrokenProcessPool:
             self.stop()
             return None
-        return found
+        return rows
 
     def stop(self) -> None:
         if self._pool is not None:
@@ -136,11 +136,11 @@ def test_mutated_manifests_never_give_other_rows(version: str, tmp_path: Path) -
     try:
         for what, other in some_of(changed, 60, version):
             file.write_bytes(join_manifest(before, other, behind))
-            found = ours(str(path))
-            if found is None:
+            rows = ours(str(path))
+            if rows is None:
                 continue
             expected = pylance.rows(str(path))
-            if found != (original if expected is None else expected) and not is_told(what, path):
+            if rows != (original if expected is None else expected) and not is_reported(what, path):
                 wrong.append((what, "pylance fails" if expected is None else "pylance differs"))
     finally:
         pylance.stop()

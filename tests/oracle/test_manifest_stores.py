@@ -10,7 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.opening import open_log
-from tests.contracts.shared_tables import SCHEMA, Place, SharedTables, both_see, rows
+from tests.contracts.shared_tables import SCHEMA, SharedTable, SharedTables, both_see, rows
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import DynamoTable
@@ -19,42 +19,46 @@ from tests.servers.store_faults import CutAfter, CutBefore, Forge
 pytestmark = [pytest.mark.oracle, pytest.mark.server("moto")]
 
 
-def with_dynamodb(bucket: Bucket, table: DynamoTable, path: str, url: str | None = None) -> Place:
+def with_dynamodb(
+    bucket: Bucket, table: DynamoTable, path: str, url: str | None = None
+) -> SharedTable:
     options = {**bucket.storage_options, **table.storage_options}
     if url is not None:
         options |= {"aws_endpoint": url, "dynamodb_endpoint": url}
-    return Place(f"s3+ddb://{bucket.name}/{path}?ddbTableName={table.name}", options)
+    return SharedTable(f"s3+ddb://{bucket.name}/{path}?ddbTableName={table.name}", options)
 
 
 @pytest.mark.repeats_contract
 class TestTablesOnS3WithDynamoDB(SharedTables):
     @pytest.fixture
-    def places(self, s3_bucket: Bucket, dynamodb_table: DynamoTable) -> Callable[[str], Place]:
+    def new_table(
+        self, s3_bucket: Bucket, dynamodb_table: DynamoTable
+    ) -> Callable[[str], SharedTable]:
         return lambda path: with_dynamodb(s3_bucket, dynamodb_table, path)
 
     @pytest.fixture(autouse=True)
-    def is_finished(self, place: Place) -> Iterator[None]:
+    def is_finished(self, table: SharedTable) -> Iterator[None]:
         yield
-        check_is_finished(place)
+        check_is_finished(table)
 
 
 class TestTablesOnS3WithDynamoDBLocal(SharedTables):
     @pytest.fixture
-    def places(
+    def new_table(
         self, s3_bucket: Bucket, dynamodb_local_table: DynamoTable
-    ) -> Callable[[str], Place]:
+    ) -> Callable[[str], SharedTable]:
         return lambda path: with_dynamodb(s3_bucket, dynamodb_local_table, path)
 
 
-def log_of(place: Place) -> ExternalLog:
-    log = open_log(place.uri, place.options)
+def log_of(table: SharedTable) -> ExternalLog:
+    log = open_log(table.uri, table.options)
     assert isinstance(log, ExternalLog)
     return log
 
 
-def check_is_finished(place: Place) -> None:
+def check_is_finished(table: SharedTable) -> None:
     """Every version has an item with its final path, and nothing is staged."""
-    log = log_of(place)
+    log = log_of(table)
     items = log.manifests.items(log.base_uri)
     assert [item.version for item in items] == log.versions()
     for item in items:
@@ -69,7 +73,7 @@ def check_is_finished(place: Place) -> None:
 
 
 @dataclass(frozen=True)
-class Left:
+class Interruption:
     """What a writer leaves of version 3.
 
     Attributes:
@@ -82,9 +86,9 @@ class Left:
     has_staged: bool
     has_final: bool
 
-    def make(self, place: Place) -> None:
+    def make(self, table: SharedTable) -> None:
         """Undo some steps of the newest version's commit."""
-        log = log_of(place)
+        log = log_of(table)
         final = log.manifest_path(3)
         data = log.store.read(final)
         staged = f"{final}-10c61e1d-36f2-4b3f-8f1a-2f1a3c5f6a7b"
@@ -100,77 +104,77 @@ class Left:
             )
 
 
-LEFT = {
-    "after step 2": Left(True, True, False),
-    "after step 3": Left(True, True, True),
-    "after step 3, and the staged file is gone": Left(True, False, True),
-    "after step 4": Left(False, True, True),
+INTERRUPTIONS = {
+    "after step 2": Interruption(True, True, False),
+    "after step 3": Interruption(True, True, True),
+    "after step 3, and the staged file is gone": Interruption(True, False, True),
+    "after step 4": Interruption(False, True, True),
 }
 
 
 @pytest.fixture
-def place(s3_bucket: Bucket, dynamodb_table: DynamoTable) -> Place:
+def table(s3_bucket: Bucket, dynamodb_table: DynamoTable) -> SharedTable:
     return with_dynamodb(s3_bucket, dynamodb_table, "dir/a table.lance")
 
 
-def made_by(place: Place, writer: str) -> None:
+def write_versions(table: SharedTable, writer: str) -> None:
     """Make a table of versions 1 to 3, with rows 1 to 3."""
     if writer == "pylance":
-        lance.write_dataset(rows(1), place.uri, storage_options=place.options)
-        place.they_append(rows(2))
-        place.they_append(rows(3))
+        lance.write_dataset(rows(1), table.uri, storage_options=table.options)
+        table.they_append(rows(2))
+        table.they_append(rows(3))
     else:
-        lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
-        place.we_append(rows(1, 2))
-        place.we_append(rows(3))
+        lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
+        table.we_append(rows(1, 2))
+        table.we_append(rows(3))
 
 
-READERS: dict[str, Callable[[Place], object]] = {
-    "pylance reads": lambda place: place.theirs().to_table(),
-    "we read": lambda place: place.ours().to_table(),
-    "pylance appends": lambda place: place.they_append(rows(4)),
-    "we append": lambda place: place.we_append(rows(4)),
+READERS: dict[str, Callable[[SharedTable], object]] = {
+    "pylance reads": lambda table: table.theirs().to_table(),
+    "we read": lambda table: table.ours().to_table(),
+    "pylance appends": lambda table: table.they_append(rows(4)),
+    "we append": lambda table: table.we_append(rows(4)),
 }
 
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("interruption", INTERRUPTIONS)
 @pytest.mark.parametrize("writer", ["pylance", "we"])
 def test_each_finishes_the_others_commits(
-    place: Place, writer: str, left: str, reader: str
+    table: SharedTable, writer: str, interruption: str, reader: str
 ) -> None:
     """A writer may die between DynamoDB and S3, at any of the three steps."""
-    made_by(place, writer)
-    LEFT[left].make(place)
-    READERS[reader](place)
-    log = log_of(place)
+    write_versions(table, writer)
+    INTERRUPTIONS[interruption].make(table)
+    READERS[reader](table)
+    log = log_of(table)
     item = log.manifests.get(log.base_uri, 3)
     assert item is not None
     assert item.path == f"{log.base_uri}/{log.manifest_path(3)}"
-    assert set(both_see(place)) == {1, 2, 3, *([4] if "append" in reader else [])}
-    plain = Place(place.uri.replace("s3+ddb", "s3").partition("?")[0], place.options)
-    assert both_see(plain) == both_see(place)
+    assert set(both_see(table)) == {1, 2, 3, *([4] if "append" in reader else [])}
+    plain = SharedTable(table.uri.replace("s3+ddb", "s3").partition("?")[0], table.options)
+    assert both_see(plain) == both_see(table)
 
 
 @pytest.mark.parametrize("writer", ["pylance", "we"])
-def test_a_lost_manifest_loads_nowhere(place: Place, writer: str) -> None:
+def test_a_lost_manifest_loads_nowhere(table: SharedTable, writer: str) -> None:
     """Falling back to the version before would silently lose a commit."""
-    made_by(place, writer)
-    Left(True, False, False).make(place)
+    write_versions(table, writer)
+    Interruption(True, False, False).make(table)
     with pytest.raises(lance_stream.CorruptDataError, match="version 3"):
-        place.ours()
+        table.ours()
     with pytest.raises(ValueError, match="not found"):
-        place.theirs()
+        table.theirs()
 
 
-def test_items_of_both_are_alike(place: Place, dynamodb_table: DynamoTable) -> None:
+def test_items_of_both_are_alike(table: SharedTable, dynamodb_table: DynamoTable) -> None:
     """Each program finishes commits by the items of the other."""
     import botocore.session
 
-    made_by(place, "pylance")
-    place.we_append(rows(4))
+    write_versions(table, "pylance")
+    table.we_append(rows(4))
     client: Any = botocore.session.get_session().create_client(
         "dynamodb", **dynamodb_table.client_options
     )
@@ -190,52 +194,52 @@ def test_both_use_one_key_for_a_table(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, name: str
 ) -> None:
     """Two spellings of one URI would be two tables in DynamoDB."""
-    place = with_dynamodb(s3_bucket, dynamodb_table, name)
-    lance.write_dataset(rows(1), place.uri, storage_options=place.options)
-    place.we_append(rows(2))
-    assert set(both_see(place)) == {1, 2}
-    check_is_finished(place)
+    table = with_dynamodb(s3_bucket, dynamodb_table, name)
+    lance.write_dataset(rows(1), table.uri, storage_options=table.options)
+    table.we_append(rows(2))
+    assert set(both_see(table)) == {1, 2}
+    check_is_finished(table)
 
 
 # --- others without the manifest store
 
 
-def plain(place: Place) -> Place:
-    return Place(place.uri.replace("s3+ddb", "s3").partition("?")[0], place.options)
+def plain(table: SharedTable) -> SharedTable:
+    return SharedTable(table.uri.replace("s3+ddb", "s3").partition("?")[0], table.options)
 
 
-def test_appends_that_bypass_dynamodb_are_kept(place: Place) -> None:
+def test_appends_that_bypass_dynamodb_are_kept(table: SharedTable) -> None:
     """A writer without the option must not have its rows overwritten."""
-    made_by(place, "we")
-    plain(place).they_append(rows(4))
-    assert set(both_see(place)) == {1, 2, 3}  # neither of us sees it yet
-    place.we_append(rows(5))
-    assert set(both_see(place)) == {1, 2, 3, 4, 5}
-    plain(place).they_append(rows(6))
-    place.they_append(rows(7))
-    assert set(both_see(place)) == {1, 2, 3, 4, 5, 6, 7}
-    assert both_see(plain(place)) == both_see(place)
+    write_versions(table, "we")
+    plain(table).they_append(rows(4))
+    assert set(both_see(table)) == {1, 2, 3}  # neither of us sees it yet
+    table.we_append(rows(5))
+    assert set(both_see(table)) == {1, 2, 3, 4, 5}
+    plain(table).they_append(rows(6))
+    table.they_append(rows(7))
+    assert set(both_see(table)) == {1, 2, 3, 4, 5, 6, 7}
+    assert both_see(plain(table)) == both_see(table)
 
 
-def test_pylance_tables_can_adopt_dynamodb(place: Place) -> None:
+def test_pylance_tables_can_adopt_dynamodb(table: SharedTable) -> None:
     """Users add the store to existing tables, after which plain commits must be refused."""
-    lance.write_dataset(rows(1), plain(place).uri, storage_options=place.options)
-    plain(place).they_append(rows(2))
-    place.we_append(rows(3))
-    place.they_append(rows(4))
-    assert set(both_see(place)) == {1, 2, 3, 4}
+    lance.write_dataset(rows(1), plain(table).uri, storage_options=table.options)
+    plain(table).they_append(rows(2))
+    table.we_append(rows(3))
+    table.they_append(rows(4))
+    assert set(both_see(table)) == {1, 2, 3, 4}
     with pytest.raises(lance_stream.InvalidInputError, match="manifest_store"):
-        plain(place).we_append(rows(5))
+        plain(table).we_append(rows(5))
 
 
-def test_a_table_can_leave_dynamodb(place: Place) -> None:
+def test_a_table_can_leave_dynamodb(table: SharedTable) -> None:
     """Plain writers must be allowed again, and no version may be lost."""
-    made_by(place, "pylance")
-    place.we_append(rows(4))
-    lance_stream.leave_manifest_store(place.uri, place.options)
-    plain(place).we_append(rows(5))
-    plain(place).they_append(rows(6))
-    assert set(both_see(plain(place))) == set(both_see(place)) == {1, 2, 3, 4, 5, 6}
+    write_versions(table, "pylance")
+    table.we_append(rows(4))
+    lance_stream.leave_manifest_store(table.uri, table.options)
+    plain(table).we_append(rows(5))
+    plain(table).they_append(rows(6))
+    assert set(both_see(plain(table))) == set(both_see(table)) == {1, 2, 3, 4, 5, 6}
 
 
 # --- requests that go wrong, of one writer in a table that both write
@@ -249,10 +253,10 @@ def test_every_commit_fault_ends_in_one_version(
 ) -> None:
     """Each request can fail before or after it takes effect."""
     whole = with_dynamodb(s3_bucket, dynamodb_table, "t")
-    made_by(whole, "pylance")
+    write_versions(whole, "pylance")
     with FaultProxy(dynamodb_table.endpoint) as proxy:
-        place = with_dynamodb(s3_bucket, dynamodb_table, "t", proxy.url)
-        ds = place.ours()
+        table = with_dynamodb(s3_bucket, dynamodb_table, "t", proxy.url)
+        ds = table.ours()
         proxy.clear()
         ds = ds.append(rows(4))
         num_requests = len(proxy.story().splitlines())
@@ -261,7 +265,7 @@ def test_every_commit_fault_ends_in_one_version(
             proxy.clear()
             proxy.add(fault, at=number, times=1)
             ds = ds.append(rows(100 + number))
-            place.they_append(rows(200 + number))
-    found = both_see(whole)
-    assert set(found) == {1, 2, 3, 4, *range(101, 111), *range(201, 211)}
+            table.they_append(rows(200 + number))
+    values = both_see(whole)
+    assert set(values) == {1, 2, 3, 4, *range(101, 111), *range(201, 211)}
     assert whole.ours().version == 24

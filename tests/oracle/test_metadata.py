@@ -68,8 +68,8 @@ def read_by_them(uri: str) -> dict[str, Any]:
 
 
 def maps_of(schema: pa.Schema) -> dict[str, Any]:
-    place = schema.field("place")
-    fields = (schema.field("id"), place, place.type.field("zip"))
+    struct = schema.field("place")
+    fields = (schema.field("id"), struct, struct.type.field("zip"))
     return {"schema": schema.metadata or {}} | {
         name: field.metadata or {} for name, field in zip(COLUMNS, fields, strict=True)
     }

@@ -55,10 +55,10 @@ SPELLINGS: Final = {
 """Some spellings of the values of each key, right and wrong ones."""
 
 VALUES: Final = {
-    "texts": pa.array([f"value {place % 9}" for place in range(NUM_ROWS)]),
-    "floats": pa.array([place / 7 for place in range(NUM_ROWS)], pa.float32()),
-    "numbers": pa.array([place // 20 for place in range(NUM_ROWS)]),
-    "bytes": pa.array([b"x" * (place % 40) for place in range(NUM_ROWS)], pa.large_binary()),
+    "texts": pa.array([f"value {number % 9}" for number in range(NUM_ROWS)]),
+    "floats": pa.array([number / 7 for number in range(NUM_ROWS)], pa.float32()),
+    "numbers": pa.array([number // 20 for number in range(NUM_ROWS)]),
+    "bytes": pa.array([b"x" * (number % 40) for number in range(NUM_ROWS)], pa.large_binary()),
 }
 
 
@@ -108,10 +108,10 @@ def check_read_and_appended(path: str, rows: pa.Table) -> None:
 @pytest.mark.parametrize("key", PACKED_KEYS)
 def test_every_spelling_of_packed_is_read(version: str, key: str, tmp_path: Path) -> None:
     """pylance accepts several spellings, which decide how many columns a struct has."""
-    values = [{"a": place, "b": place * 2.5} for place in range(50)]
+    values = [{"a": number, "b": number * 2.5} for number in range(50)]
     parts = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())])
-    for place, spelling in enumerate(PACKED_SPELLINGS):
-        path = str(tmp_path / f"{place}.lance")
+    for index, spelling in enumerate(PACKED_SPELLINGS):
+        path = str(tmp_path / f"{index}.lance")
         schema = pa.schema(
             [pa.field("id", pa.int64()), pa.field("s", parts, metadata={key: spelling})]
         )

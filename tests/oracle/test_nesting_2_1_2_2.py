@@ -217,7 +217,7 @@ def depth_of(arrow: pa.DataType) -> int:
 def parts_of(arrow: pa.DataType) -> list[pa.Field]:
     if pa.types.is_map(arrow):
         return [arrow.item_field]
-    return [arrow.field(place) for place in range(arrow.num_fields)]
+    return [arrow.field(index) for index in range(arrow.num_fields)]
 
 
 def value_with(arrow: pa.DataType, gaps: Sequence[tuple[int, str]], random: Random) -> Any:
@@ -244,7 +244,7 @@ def nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     return st.one_of(
         fields.map(pa.list_),
         fields.map(pa.large_list),
-        st.lists(fields, min_size=1, max_size=3, unique_by=lambda each: each.name).map(pa.struct),
+        st.lists(fields, min_size=1, max_size=3, unique_by=lambda field: field.name).map(pa.struct),
     )
 
 
@@ -256,7 +256,7 @@ def with_maps(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.Dat
 def with_points(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
     # pylance cannot read, of its own files either, a part that may not be null below a null vector.
     fields = st.builds(pa.field, st.sampled_from("abc"), types)
-    structs = fields.map(lambda each: pa.struct([each]))
+    structs = fields.map(lambda field: pa.struct([field]))
     return structs | st.builds(pa.list_, structs, st.integers(1, 3))
 
 

@@ -160,7 +160,7 @@ def test_the_older_key_packs_too(tmp_path: Path) -> None:
 
 def test_pylance_reads_structs_wider_than_chunks(tmp_path: Path) -> None:
     """Such values must be written in full-zip pages."""
-    blocks = pa.array([bytes([place]) * 10_000 for place in range(20)], pa.binary(10_000))
+    blocks = pa.array([bytes([number]) * 10_000 for number in range(20)], pa.binary(10_000))
     column = pa.StructArray.from_arrays([pa.array(range(20)), blocks], names=["a", "b"])
     table = table_of(column)
     lance_stream.create_dataset(tmp_path / "t", table.schema, "2.2").append(table)

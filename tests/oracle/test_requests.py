@@ -62,7 +62,7 @@ class Beside:
     def theirs(self, version: int | None = None) -> Any:
         return lance.dataset(self.their_uri, version=version, storage_options=self.options)
 
-    def asked(self, act: Callable[[], object]) -> int:
+    def count_requests(self, act: Callable[[], object]) -> int:
         self.proxy.clear()
         act()
         return len(self.proxy.requests)
@@ -79,23 +79,26 @@ def beside(
 
 def test_opening_a_table_costs_two_requests(beside: Beside) -> None:
     """Readers and sinks open tables all the time, and each request costs money and latency."""
-    assert beside.asked(beside.ours) == beside.asked(beside.theirs) == 2
+    assert beside.count_requests(beside.ours) == beside.count_requests(beside.theirs) == 2
 
 
 def test_opening_a_version_costs_one_request(beside: Beside) -> None:
     """The name of its manifest is computed, so no listing is needed."""
-    ours, theirs = beside.asked(lambda: beside.ours(3)), beside.asked(lambda: beside.theirs(3))
+    ours, theirs = (
+        beside.count_requests(lambda: beside.ours(3)),
+        beside.count_requests(lambda: beside.theirs(3)),
+    )
     assert (ours, theirs) == (1, 2)
 
 
 def test_appends_cost_four_requests(beside: Beside) -> None:
     """A stream pays them with each batch."""
     ours, theirs = beside.ours(), beside.theirs()
-    assert beside.asked(lambda: ours.append(rows(7))) == 4
-    assert beside.asked(lambda: lance.write_dataset(rows(7), theirs, mode="append")) == 4
+    assert beside.count_requests(lambda: ours.append(rows(7))) == 4
+    assert beside.count_requests(lambda: lance.write_dataset(rows(7), theirs, mode="append")) == 4
     beside.write(beside.our_uri, 8)
     beside.write(beside.their_uri, 8)
-    assert beside.asked(lambda: ours.append(rows(9))) <= 6
+    assert beside.count_requests(lambda: ours.append(rows(9))) <= 6
     assert ours.checkout(None).count_rows() == (NUM_VERSIONS + 3) * 100
 
 
@@ -116,7 +119,7 @@ def test_commits_cost_no_more_than_pylances(beside: Beside) -> None:
             ds, lance.LanceOperation.Append(their_files), read_version=ds.version
         )
 
-    assert beside.asked(commit) <= beside.asked(commit_theirs)
+    assert beside.count_requests(commit) <= beside.count_requests(commit_theirs)
 
 
 def test_polls_cost_one_request(beside: Beside) -> None:
@@ -125,8 +128,8 @@ def test_polls_cost_one_request(beside: Beside) -> None:
     position = followed.advance(Position(0))
     theirs = beside.theirs()
     for _ in range(3):
-        assert beside.asked(lambda: followed.advance(position)) == 1
-        assert beside.asked(lambda: theirs.latest_version) == 1
+        assert beside.count_requests(lambda: followed.advance(position)) == 1
+        assert beside.count_requests(lambda: theirs.latest_version) == 1
 
     def read_news() -> None:
         end = followed.advance(position)
@@ -141,27 +144,27 @@ def test_polls_cost_one_request(beside: Beside) -> None:
     list(read_changes(followed.units(Position(0), position)))
     beside.write(beside.our_uri, 9)
     beside.write(beside.their_uri, 9)
-    assert beside.asked(read_news) == 3
-    assert beside.asked(read_theirs) > 3, "they open every file"
+    assert beside.count_requests(read_news) == 3
+    assert beside.count_requests(read_theirs) > 3, "they open every file"
 
 
 def test_reading_costs_one_request_per_file(beside: Beside) -> None:
     """Small files are read in one request each, and counting needs none."""
     ours, theirs = beside.ours(), beside.theirs()
-    assert beside.asked(lambda: ours.take(row_ids=[150])) == 1
-    assert beside.asked(lambda: theirs._take_rows([150])) == 1
+    assert beside.count_requests(lambda: ours.take(row_ids=[150])) == 1
+    assert beside.count_requests(lambda: theirs._take_rows([150])) == 1
     ours, theirs = beside.ours(), beside.theirs()
-    assert beside.asked(lambda: ours.to_table(["x"])) == NUM_VERSIONS
-    assert beside.asked(lambda: theirs.to_table(["x"])) == NUM_VERSIONS
-    assert beside.asked(ours.versions) <= beside.asked(theirs.versions)
-    assert beside.asked(ours.count_rows) == beside.asked(theirs.count_rows) == 0
+    assert beside.count_requests(lambda: ours.to_table(["x"])) == NUM_VERSIONS
+    assert beside.count_requests(lambda: theirs.to_table(["x"])) == NUM_VERSIONS
+    assert beside.count_requests(ours.versions) <= beside.count_requests(theirs.versions)
+    assert beside.count_requests(ours.count_rows) == beside.count_requests(theirs.count_rows) == 0
 
 
 def test_deleting_a_row_costs_few_requests(beside: Beside) -> None:
     """A delete reads the condition's column and writes one deletion file."""
     ours, theirs = beside.ours(), beside.theirs()
-    our_requests = beside.asked(lambda: ours.delete("id = 150"))
-    assert our_requests <= 1 + beside.asked(lambda: theirs.delete("id = 150"))
+    our_requests = beside.count_requests(lambda: ours.delete("id = 150"))
+    assert our_requests <= 1 + beside.count_requests(lambda: theirs.delete("id = 150"))
 
 
 NUM_ROWS = 2000
@@ -202,15 +205,17 @@ def test_batched_scans_cost_few_requests(beside: Beside, version: str) -> None:
         size = NUM_ROWS // 4
         ours = lance_stream.open_dataset(uri, storage_options=beside.options)
         theirs = lance.dataset(uri, storage_options=beside.options)
-        found: list[Any] = []
-        our_requests = beside.asked(
-            lambda: found.append(pa.Table.from_batches(ours.scan(columns, filter, batch_size=size)))
+        tables: list[Any] = []
+        our_requests = beside.count_requests(
+            lambda: tables.append(
+                pa.Table.from_batches(ours.scan(columns, filter, batch_size=size))
+            )
         )
-        their_requests = beside.asked(
-            lambda: found.append(theirs.to_table(columns, filter, batch_size=size))
+        their_requests = beside.count_requests(
+            lambda: tables.append(theirs.to_table(columns, filter, batch_size=size))
         )
         assert our_requests <= their_requests, (columns, filter)
-        assert found[0].equals(found[1])
+        assert tables[0].equals(tables[1])
 
     for columns in (None, ["n3"], ["struct", "list"], ["text"], ["vector"]):
         compare(columns, None)

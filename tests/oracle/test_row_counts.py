@@ -31,9 +31,9 @@ def test_merges_of_pylance_are_counted_from_manifests(tmp_path: Any) -> None:
     ds.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(merged)
     ds.delete("id < 3")
     ds.optimize.compact_files()
-    known = counts(uri)
-    assert known[:3] == [(10, 0, 0), (1, 2, 0), (0, 0, 3)]
-    assert set(known[3:]) == {(0, 0, 0)}
+    changes = counts(uri)
+    assert changes[:3] == [(10, 0, 0), (1, 2, 0), (0, 0, 3)]
+    assert set(changes[3:]) == {(0, 0, 0)}
 
 
 def test_updates_without_stable_ids_are_unknown(tmp_path: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import lance_stream
 from lance_stream import UntrustedLocationError
-from tests.contracts.shared_tables import Place, SharedTables, as_dict, both_see, rows
+from tests.contracts.shared_tables import SharedTable, SharedTables, as_dict, both_see, rows
 from tests.servers.buckets import Bucket
 
 pytestmark = pytest.mark.oracle
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.oracle
 
 class TestTablesOnS3(SharedTables):
     @pytest.fixture
-    def places(self, s3_bucket: Bucket) -> Callable[[str], Place]:
+    def new_table(self, s3_bucket: Bucket) -> Callable[[str], SharedTable]:
         options = s3_bucket.storage_options
-        return lambda path: Place(f"{s3_bucket.uri}/{path}", options)
+        return lambda path: SharedTable(f"{s3_bucket.uri}/{path}", options)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ class TestTablesOnS3(SharedTables):
 )
 def test_both_open_a_uri_alike(s3_bucket: Bucket, path: str) -> None:
     """Escapes and spaces that one program decodes and the other does not lead to two tables."""
-    place = Place(f"{s3_bucket.uri}/{path}", s3_bucket.storage_options)
-    place.they_append(rows(1))
-    place.we_append(rows(2))
-    assert both_see(place) == {1: "n1", 2: "n2"}
+    table = SharedTable(f"{s3_bucket.uri}/{path}", s3_bucket.storage_options)
+    table.they_append(rows(1))
+    table.we_append(rows(2))
+    assert both_see(table) == {1: "n1", 2: "n2"}
 
 
 def test_local_clones_read_trusted_buckets(s3_bucket: Bucket, tmp_path: Path) -> None:

@@ -50,9 +50,16 @@ TABLE = TABLE.cast(
 
 
 def tree_of(schema: Schema) -> list[tuple[object, ...]]:
-    def described(each: Field) -> tuple[object, ...]:
-        kept = dict(each.metadata)
-        return each.id, each.name, each.logical_type, each.nullable, each.extension_name, kept
+    def described(field: Field) -> tuple[object, ...]:
+        metadata = dict(field.metadata)
+        return (
+            field.id,
+            field.name,
+            field.logical_type,
+            field.nullable,
+            field.extension_name,
+            metadata,
+        )
 
     return [described(field) for field in schema.walk()]
 
@@ -66,10 +73,10 @@ def test_extension_types_and_metadata_agree(tmp_path: Path, file_version: str) -
     lance_stream.create_dataset(ours, table.schema, file_version=file_version).append(table)
     expected = lance.dataset(theirs).to_table()
     for uri in (theirs, ours):
-        for found in (lance.dataset(uri).to_table(), lance_stream.open_dataset(uri).to_table()):
-            found.validate(full=True)
-            assert found.schema.equals(expected.schema, check_metadata=True)
-            assert found.equals(expected)
+        for result in (lance.dataset(uri).to_table(), lance_stream.open_dataset(uri).to_table()):
+            result.validate(full=True)
+            assert result.schema.equals(expected.schema, check_metadata=True)
+            assert result.equals(expected)
     assert expected.to_pylist() == table.to_pylist()
     trees = [lance_stream.open_dataset(uri).table.schema for uri in (theirs, ours)]
     assert tree_of(trees[0]) == tree_of(trees[1])

@@ -37,7 +37,7 @@ def texts(count: int, size: int, seed: int = 3) -> list[bytes]:
     words = [b"stream", b"table", b"version", b"of", b"a", "größe".encode(), b"column"]
     picked = random.integers(0, len(words), (count, max(1, size // 5)))
     return [
-        b" ".join(words[place] for place in row[: random.integers(0, len(row) + 1)])
+        b" ".join(words[index] for index in row[: random.integers(0, len(row) + 1)])
         for row in picked
     ]
 
@@ -99,9 +99,9 @@ def encodings(path: Path) -> Iterator[str]:
 
 
 def metadata_of(compression: str | None, layout: str | None, **others: str) -> dict[str, str]:
-    asked = {"compression": compression, "structural-encoding": layout}
-    asked |= {key.replace("_", "-"): value for key, value in others.items()}
-    return {PREFIX + key: value for key, value in asked.items() if value is not None}
+    options = {"compression": compression, "structural-encoding": layout}
+    options |= {key.replace("_", "-"): value for key, value in others.items()}
+    return {PREFIX + key: value for key, value in options.items() if value is not None}
 
 
 @pytest.mark.quick_cases(one_in=2)
@@ -121,12 +121,12 @@ def test_requested_encodings_are_written_and_read(
     assert_pylance_reads(ours, table)
     assert_we_read(ours, table)
     assert_we_read(theirs, table)
-    wanted = {"none": "", "lz4": "lz4 ", "zstd": "zstd ", "fsst": "fsst "}
+    expected = {"none": "", "lz4": "lz4 ", "zstd": "zstd ", "fsst": "fsst "}
     first = next(encodings(ours))
     if layout == "fullzip":
-        wanted["lz4"] = "zstd "  # as the reference does, which does not read nulls of the other
+        expected["lz4"] = "zstd "  # as the reference does, which does not read nulls of the other
     if compression is not None:
-        assert first.split(" ", 1)[1] == wanted[compression] + "variable"
+        assert first.split(" ", 1)[1] == expected[compression] + "variable"
     if layout is not None:
         assert first.split(" ")[0] == {"miniblock": "mini", "fullzip": "full"}[layout]
 
@@ -150,10 +150,10 @@ def test_zstd_is_the_default_where_worthwhile(tmp_path: Path, version: FileVersi
     table = table_of({}, 1000)
     path = tmp_path / "ours.lance"
     write_by_us(table.to_batches(), path, version)
-    found = dict(zip(table.column_names, encodings(path), strict=True))
-    assert found["full"] == "mini zstd variable"
-    assert found["random"] == "mini variable"
-    assert found["list"] == "mini zstd variable"
+    encoding_of = dict(zip(table.column_names, encodings(path), strict=True))
+    assert encoding_of["full"] == "mini zstd variable"
+    assert encoding_of["random"] == "mini variable"
+    assert encoding_of["list"] == "mini zstd variable"
     assert_pylance_reads(path, table)
 
 
@@ -168,11 +168,11 @@ def test_dictionaries_of_any_size_read_alike(
     """The width of indices changes with the number of items."""
     random = np.random.default_rng(num_distinct)
     count = max(2 * num_distinct, 2000)
-    places = np.append(np.arange(num_distinct), random.integers(0, num_distinct, count))[:count]
-    places = np.sort(places) if order == "sorted" else random.permutation(places)
+    indices = np.append(np.arange(num_distinct), random.integers(0, num_distinct, count))[:count]
+    indices = np.sort(indices) if order == "sorted" else random.permutation(indices)
     items = pa.array([f"a value of number {n * 7919}" for n in range(num_distinct)])
     nulls = pa.array(random.random(count) < 0.1)
-    values = items.take(pa.array(places))
+    values = items.take(pa.array(indices))
     ends = np.sort(random.integers(0, count + 1, count - 1))
     offsets = pa.array(np.concatenate([[0], ends, [count]]), pa.int32())
     some = pc.if_else(nulls, pa.scalar(None, pa.string()), values)

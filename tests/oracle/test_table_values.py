@@ -161,8 +161,8 @@ def test_row_ids_and_versions_are_pylances(history: Path) -> None:
             )
             for fragment in manifest.fragments
         )
-        addresses, found = index.find(ours[0])
-        assert found.all()
+        addresses, exists = index.find(ours[0])
+        assert exists.all()
         assert addresses.tolist() == ours[1].tolist()
         assert not index.find([manifest.next_row_id])[1].any()
         kinds |= {
@@ -418,10 +418,10 @@ def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
     largest = max((path for path, _ in manifests(history)), key=lambda path: path.stat().st_size)
     data = largest.read_bytes()
     refused = 0
-    for place in random.integers(0, len(data), 300).tolist():
+    for position in random.integers(0, len(data), 300).tolist():
         damaged = bytearray(data)
-        damaged[place] ^= int(random.integers(1, 256))
-        for value in (bytes(damaged), data[:place]):
+        damaged[position] ^= int(random.integers(1, 256))
+        for value in (bytes(damaged), data[:position]):
             try:
                 manifest = decode_manifest(value)
                 for fragment in manifest.fragments:
@@ -442,21 +442,21 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
     ds.shallow_clone(str(clone), 2)
     lance.write_dataset(rows(0, 1), str(clone), mode="append")
     *_, (_, newest) = manifests(clone)
-    found = []
+    folders = []
     base_of = {base.id: base for base in newest.base_paths}
     for fragment in newest.fragments:
         for file in fragment.files:
             base = None if file.base_id is None else base_of[file.base_id]
             root = clone if base is None else Path(base.path.removeprefix("file://"))
             assert (root / paths.data_file_path(file.path, base)).exists()
-            found.append(root.resolve())
+            folders.append(root.resolve())
         if fragment.deletion_file is not None:
             assert fragment.deletion_file.base_id is not None
             base = base_of[fragment.deletion_file.base_id]
             root = Path(base.path.removeprefix("file://"))
             assert (root / paths.deletion_file_path(fragment.id, fragment.deletion_file)).exists()
-            found.append(root.resolve())
-    assert found == [folder.resolve(), folder.resolve(), clone.resolve()]
+            folders.append(root.resolve())
+    assert folders == [folder.resolve(), folder.resolve(), clone.resolve()]
     assert feature_flags.flags_for(newest) == (
         newest.reader_feature_flags,
         newest.writer_feature_flags,

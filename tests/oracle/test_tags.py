@@ -17,10 +17,10 @@ pytestmark = pytest.mark.oracle
 @pytest.fixture
 def uri(tmp_path: Path) -> str:
     """A table of two versions, by pylance."""
-    made = str(tmp_path / uuid.uuid4().hex)
-    lance.write_dataset(pa.table({"a": [1]}), made)
-    lance.write_dataset(pa.table({"a": [2]}), made, mode="append")
-    return made
+    path = str(tmp_path / uuid.uuid4().hex)
+    lance.write_dataset(pa.table({"a": [1]}), path)
+    lance.write_dataset(pa.table({"a": [2]}), path, mode="append")
+    return path
 
 
 def tag_file(uri: str, name: str) -> bytes:

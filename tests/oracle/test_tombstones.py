@@ -46,8 +46,8 @@ def changes(*events: tuple[int, int, str]) -> pa.Table:
 
 
 def keys_of(uri: str) -> list[int]:
-    found: list[int] = sorted(lance.dataset(uri).to_table()["id"].to_pylist())
-    return found
+    keys: list[int] = sorted(lance.dataset(uri).to_table()["id"].to_pylist())
+    return keys
 
 
 def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:

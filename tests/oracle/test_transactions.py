@@ -432,24 +432,24 @@ def test_transactions_differ_only_where_documented(
 ) -> None:
     """pylance resolves conflicts by these fields, so each difference needs a reason."""
     shutil.copytree(tables("stable"), tmp_path / "base")
-    known = frozenset(path.name for path in (tables("stable") / "data").iterdir())
+    base_files = frozenset(path.name for path in (tables("stable") / "data").iterdir())
     uris = [str(tmp_path / name) for name in ("ours", "theirs")]
     for uri, act in zip(uris, (case.ours, case.theirs), strict=True):
         if case.table != "none":
             shutil.copytree(tables(case.table), uri)
-            known = frozenset(path.name for path in (tables(case.table) / "data").iterdir())
+            base_files = frozenset(path.name for path in (tables(case.table) / "data").iterdir())
         act(uri)
     branch = "/tree/dev" if case.name == "a branch" else ""
-    found, expected = (flat(transaction_of(uri + branch), known) for uri in uris)
+    actual, expected = (flat(transaction_of(uri + branch), base_files) for uri in uris)
     differing = {
         path.replace("[]", "")
-        for path in found.keys() | expected.keys()
-        if found.get(path) != expected.get(path)
+        for path in actual.keys() | expected.keys()
+        if actual.get(path) != expected.get(path)
     }
     documented = [path for paths in case.differs.values() for path in paths]
     prefix = FIELD_NAMES[case.operation]
     full = {path if path == "transaction_properties" else f"{prefix}.{path}" for path in documented}
-    assert differing == full, [(p, found.get(p), expected.get(p)) for p in sorted(differing)]
+    assert differing == full, [(p, actual.get(p), expected.get(p)) for p in sorted(differing)]
     ds = lance.dataset(uris[0] + branch)
     read = ds.read_transaction(ds.version)
     assert type(read.operation).__name__ in (case.operation.__name__, "BaseOperation")

@@ -185,12 +185,12 @@ def table_of(cases: Sequence[Case]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([case.array for case in cases], schema=schema)
 
 
-def rows_at(array: pa.Array, places: Sequence[int]) -> pa.Array:
+def rows_at(array: pa.Array, offsets: Sequence[int]) -> pa.Array:
     """Return some rows; Arrow does not take rightly from all slices of vectors of vectors."""
     stored = plain(array)
     if stored.offset:
         stored = plain(unsliced([pa.record_batch([stored], ["rows"])])[0]["rows"])
-    return stored.take(pa.array(places, pa.int64()))
+    return stored.take(pa.array(offsets, pa.int64()))
 
 
 def assert_we_read(data: bytes, batch: pa.RecordBatch, what: str) -> pa.Schema:
@@ -202,13 +202,13 @@ def assert_we_read(data: bytes, batch: pa.RecordBatch, what: str) -> pa.Schema:
         for name, array in zip(names, reading.read(names, start, stop), strict=True):
             array.validate(full=True)
             assert array.type == reading.schema.field(name).type
-            found = difference(array, batch[name][start:stop], name)
-            assert not found, f"{what}, rows {start} to {stop}: {found}"
-    places = sorted({*range(0, count, 37), count - 1} if count else ())
-    for name, array in zip(names, reading.take(names, places), strict=True):
+            mismatch = difference(array, batch[name][start:stop], name)
+            assert not mismatch, f"{what}, rows {start} to {stop}: {mismatch}"
+    offsets = sorted({*range(0, count, 37), count - 1} if count else ())
+    for name, array in zip(names, reading.take(names, offsets), strict=True):
         array.validate(full=True)
-        found = difference(array, rows_at(batch[name], places), name)
-        assert not found, f"{what}, some rows: {found}"
+        mismatch = difference(array, rows_at(batch[name], offsets), name)
+        assert not mismatch, f"{what}, some rows: {mismatch}"
     return reading.schema
 
 
@@ -216,13 +216,13 @@ def assert_pylance_reads(path: Path, batch: pa.RecordBatch, what: str) -> pa.Sch
     """Assert that pylance reads a file's rows whole and one by one; return the schema it gives."""
     whole = read_by_pylance(path)
     for name in batch.schema.names:
-        found = difference(whole[name], batch[name], name)
-        assert not found, f"{what}: {found}"
-    places = sorted({*range(0, batch.num_rows, 41), batch.num_rows - 1})
-    some = take_by_pylance(path, places)
+        mismatch = difference(whole[name], batch[name], name)
+        assert not mismatch, f"{what}: {mismatch}"
+    offsets = sorted({*range(0, batch.num_rows, 41), batch.num_rows - 1})
+    some = take_by_pylance(path, offsets)
     for name in batch.schema.names:
-        found = difference(some[name], rows_at(batch[name], places), name)
-        assert not found, f"{what}, some rows: {found}"
+        mismatch = difference(some[name], rows_at(batch[name], offsets), name)
+        assert not mismatch, f"{what}, some rows: {mismatch}"
     return whole.schema
 
 
@@ -244,7 +244,7 @@ ALONE = "fsl<struct, 2>"
 @pytest.mark.quick_cases(one_in=5)
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda each: each.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 @pytest.mark.essential
 def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape: Shape) -> None:
     """The choice of encoding depends on type, shape and version together."""
@@ -252,13 +252,13 @@ def test_all_types_of_a_shape_agree(tmp_path: Path, version: FileVersion, shape:
     ours = [case for case, no in cases if no is None or no.ours == WORKS]
     theirs = [case for case, no in cases if no is None or no.theirs == no.reading == WORKS]
     assert min(len(ours), len(theirs)) > 5
-    for some in beside_each_other(ours):
+    for some in file_groups(ours):
         check_what_we_write(tmp_path / "ours.lance", version, table_of(some))
-    for some in beside_each_other(theirs if shape.num_rows else []):
+    for some in file_groups(theirs if shape.num_rows else []):
         check_what_pylance_writes(tmp_path / "theirs.lance", version, table_of(some))
 
 
-def beside_each_other(cases: Sequence[Case]) -> list[Sequence[Case]]:
+def file_groups(cases: Sequence[Case]) -> list[Sequence[Case]]:
     """Return what can stand in one file, for each such file."""
     alone = [case for case in cases if case.column.name == ALONE]
     read_together = [case for case in cases if case.column.name != ALONE]
@@ -337,13 +337,13 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
     if refusal.theirs not in {WORKS, NEVER}:
         try:
             write_by_pylance([batch], path, version, batch.schema)
-            found = difference(read_by_pylance(path)[name], batch[name])
+            problem = difference(read_by_pylance(path)[name], batch[name])
         except Exception as error:
-            found = str(error)
-        if not found:
+            problem = str(error)
+        if not problem:
             wrong.append(f"{what}: pylance writes and reads it")
-        elif not re.search(refusal.theirs, found):
-            wrong.append(f"{what}: pylance says {found[:200]}")
+        elif not re.search(refusal.theirs, problem):
+            wrong.append(f"{what}: pylance says {problem[:200]}")
     if refusal.reading not in {WORKS, NEVER}:
         write_by_pylance([batch], path, version, batch.schema)
         try:
@@ -359,13 +359,13 @@ def wrong_refusals(folder: Path, case: Case, refusal: Refusal) -> list[str]:
 def test_every_refusal_entry_matches_a_case() -> None:
     """An entry that matches nothing is obsolete and would hide a later fault."""
     for value in REFUSALS:
-        found = {
+        matches = {
             version
             for version in value.versions
             for shape in SHAPES
             if any(refusal is value for _, refusal in cases_of(version, shape))
         }
-        assert found == set(value.versions), value
+        assert matches == set(value.versions), value
 
 
 def test_every_version_has_many_working_cases() -> None:

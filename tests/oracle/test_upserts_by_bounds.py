@@ -62,11 +62,11 @@ def test_upserts_find_every_key_beside_pylance(
         else:
             version = max(1, theirs.version - 2)
             lance.dataset(uri, version=version).restore()
-            found = lance.dataset(uri).to_table().to_pydict()
-            model = {int(key): x for key, x in zip(found["id"], found["x"], strict=True)}
-        found = lance_stream.open_dataset(uri).to_table().to_pydict()
-        assert {int(key): x for key, x in zip(found["id"], found["x"], strict=True)} == model
-        assert len(found["id"]) == len(model)
+            columns = lance.dataset(uri).to_table().to_pydict()
+            model = {int(key): x for key, x in zip(columns["id"], columns["x"], strict=True)}
+        columns = lance_stream.open_dataset(uri).to_table().to_pydict()
+        assert {int(key): x for key, x in zip(columns["id"], columns["x"], strict=True)} == model
+        assert len(columns["id"]) == len(model)
 
 
 _small_runs = pytest.fixture(small_runs)
@@ -109,9 +109,11 @@ def test_an_index_is_right_beside_pylance(
             theirs.optimize.compact_files(target_rows_per_fragment=30)
         else:
             lance.dataset(uri, version=max(1, theirs.version - 2)).restore()
-            found = lance.dataset(uri).to_table().to_pydict()
-            model = {int(key): x for key, x in zip(found["id"], found["x"], strict=True)}
-        found = lance.dataset(uri).to_table().to_pydict()
-        assert sorted(zip(map(int, found["id"]), found["x"], strict=True)) == sorted(model.items())
+            columns = lance.dataset(uri).to_table().to_pydict()
+            model = {int(key): x for key, x in zip(columns["id"], columns["x"], strict=True)}
+        columns = lance.dataset(uri).to_table().to_pydict()
+        assert sorted(zip(map(int, columns["id"]), columns["x"], strict=True)) == sorted(
+            model.items()
+        )
         num_runs += len(runs_of(table))
     assert num_runs

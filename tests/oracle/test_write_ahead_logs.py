@@ -21,12 +21,12 @@ pytestmark = [
 
 KEY = {"lance-schema:unenforced-primary-key": "true"}
 LONGS = pa.list_(pa.int64())
-PLACE = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.int32())])
+POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.int32())])
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False, metadata=KEY),
         ("n", pa.int32()),
-        ("place", PLACE),
+        ("place", POINT),
         ("tags", pa.list_(pa.int32())),
     ]
 )
@@ -132,7 +132,7 @@ def test_values_are_not_added_to_empty_logged_tables(tmp_path: Path) -> None:
         table.ours.add_columns({"twice": "n * 2"})
 
 
-KEPT: dict[str, tuple[Change, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+SAFE_CHANGES: dict[str, tuple[Change, Callable[[dict[str, Any]], dict[str, Any]]]] = {
     "renamed": (
         lambda table: table.ours.rename_columns({"n": "m"}),
         lambda row: {("m" if name == "n" else name): row[name] for name in row},
@@ -160,11 +160,11 @@ KEPT: dict[str, tuple[Change, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("change", KEPT)
+@pytest.mark.parametrize("change", SAFE_CHANGES)
 def test_other_changes_show_the_rows_in_the_log(tmp_path: Path, change: str) -> None:
     """Rows in the log are matched by field id, so these changes are safe, as in pylance."""
     table = LoggedTable(tmp_path / "t")
-    make, expected = KEPT[change]
+    make, expected = SAFE_CHANGES[change]
     make(table)
     assert table.rows() == [expected(row) for row in ROWS]
 

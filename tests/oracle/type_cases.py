@@ -130,13 +130,13 @@ def array_of(
         array = values_of(plain, count + 29, random, shape.values, inner)
         array = with_nulls(array, rate, random).slice(13, count)
     else:
-        places = {
+        indices = {
             "constant": np.zeros(count, np.int64),
             "runs": np.repeat(np.arange(count // 40 + 1), 40)[:count],
             "few": random.integers(0, 7, count),
         }[shape.lie]
-        pool = values_of(plain, int(places.max(initial=0)) + 1, random, shape.values, inner)
-        array = pool.take(pa.array(places))
+        pool = values_of(plain, int(indices.max(initial=0)) + 1, random, shape.values, inner)
+        array = pool.take(pa.array(indices))
     if shape.lie != "sliced":
         array = with_nulls(array, rate, random)
     return array if plain == arrow else array.cast(arrow)
@@ -330,7 +330,7 @@ def _decimals(arrow: pa.DataType, count: int, random: Random, kind: str, _: floa
 
 def _strings(arrow: pa.DataType, count: int, random: Random, kind: str, _: float) -> pa.Array:
     if kind == "sequential":
-        texts = [f"item {place}" for place in range(count)]
+        texts = [f"item {number}" for number in range(count)]
     else:
         lengths = random.integers(0, 4 if kind == "small" else 24, count)
         if kind == "wide" and count:
@@ -358,9 +358,9 @@ def _fixed_size_binary(
     return pa.Array.from_buffers(arrow, count, [None, pa.py_buffer(rows)])
 
 
-def _items(each: pa.Field, count: int, random: Random, kind: str, null_rate: float) -> pa.Array:
-    rate = null_rate if each.nullable else 0
-    return with_nulls(values_of(each.type, count, random, kind, rate), rate, random)
+def _items(field: pa.Field, count: int, random: Random, kind: str, null_rate: float) -> pa.Array:
+    rate = null_rate if field.nullable else 0
+    return with_nulls(values_of(field.type, count, random, kind, rate), rate, random)
 
 
 def _fixed_size_lists(
@@ -504,14 +504,14 @@ def _view_types() -> dict[str, pa.DataType]:
 
 def _extension_types() -> dict[str, pa.DataType]:
     """Arrow's own extension types that files store as such, as far as this pyarrow has them."""
-    found: dict[str, pa.DataType] = {}
+    types: dict[str, pa.DataType] = {}
     for name, arguments in (("uuid", ()), ("bool8", ())):
         if hasattr(pa, name):
-            found[f"extension {name.strip('_')}"] = getattr(pa, name)(*arguments)
-    return found
+            types[f"extension {name.strip('_')}"] = getattr(pa, name)(*arguments)
+    return types
 
 
-def _asked_for() -> list[Column]:
+def _requested_encodings() -> list[Column]:
     """Columns whose fields' metadata ask for an encoding."""
     compressible = {
         "string": pa.string(),
@@ -524,30 +524,30 @@ def _asked_for() -> list[Column]:
         "list<string>": pa.list_(pa.string()),
         "list<int32>": pa.list_(pa.int32()),
     }
-    found = []
+    columns = []
     for scheme in ("zstd", "lz4", "fsst", "none"):
         for name, arrow in compressible.items():
             if scheme == "fsst" and "string" not in name and name != "binary":
                 continue
             metadata = {"lance-encoding:compression": scheme}
-            found.append(Column(f"{scheme} {name}", arrow, metadata))
+            columns.append(Column(f"{scheme} {name}", arrow, metadata))
     level = {"lance-encoding:compression": "zstd", "lance-encoding:compression-level": "9"}
-    found += [Column(f"zstd 9 {name}", compressible[name], level) for name in ("string", "int64")]
+    columns += [Column(f"zstd 9 {name}", compressible[name], level) for name in ("string", "int64")]
     split = {"lance-encoding:bss": "on", "lance-encoding:compression": "lz4"}
-    found += [Column(f"split {number}", number, split) for number in (pa.float32(), pa.float64())]
+    columns += [Column(f"split {number}", number, split) for number in (pa.float32(), pa.float64())]
     runs = {"lance-encoding:rle-threshold": "1.0"}
-    found += [
+    columns += [
         Column(f"runs {number}", number, runs) for number in (pa.int8(), pa.int32(), pa.int64())
     ]
-    found.append(Column("runs of list<int32>", pa.list_(pa.int32()), runs))
+    columns.append(Column("runs of list<int32>", pa.list_(pa.int32()), runs))
     items = {"lance-encoding:dict-divisor": "1", "lance-encoding:dict-size-ratio": "1.0"}
-    found += [
+    columns += [
         Column(f"coded {number}", number, items)
         for number in (pa.string(), pa.int64(), pa.float64())
     ]
     for structure in ("miniblock", "fullzip"):
         metadata = {"lance-encoding:structural-encoding": structure}
-        found += [
+        columns += [
             Column(f"{structure} {name}", arrow, metadata)
             for name, arrow in compressible.items()
             if "zstd" not in name
@@ -557,13 +557,13 @@ def _asked_for() -> list[Column]:
     vectors = pa.struct([("v", pa.list_(pa.float32(), 4)), ("n", pa.int16())])
     texts = pa.struct([("n", pa.int32()), ("t", pa.string())])
     inside = pa.list_(pa.field("item", narrow, metadata=PACKED))
-    found += [
+    columns += [
         Column("packed", narrow, PACKED, nullable=False),
         Column("packed vectors", vectors, PACKED, nullable=False),
         Column("packed texts", texts, PACKED, nullable=False),
         Column("list<packed>", inside, nullable=False),
     ]
-    return found
+    return columns
 
 
 def _is_like(arrow: pa.DataType) -> bool:
@@ -575,8 +575,8 @@ def _is_like(arrow: pa.DataType) -> bool:
 def _columns() -> dict[str, Column]:
     named = {str(plain_type): plain_type for plain_type in _plain_types()}
     named |= _nested_types() | _view_types() | _extension_types()
-    found = [Column(name, arrow, like_another=_is_like(arrow)) for name, arrow in named.items()]
-    found += [
+    columns = [Column(name, arrow, like_another=_is_like(arrow)) for name, arrow in named.items()]
+    columns += [
         Column("strict int32", pa.int32(), nullable=False),
         Column("strict string", pa.string(), nullable=False),
         Column(
@@ -590,9 +590,9 @@ def _columns() -> dict[str, Column]:
             pa.binary(16),
             {"ARROW:extension:name": "acme.address", "ARROW:extension:metadata": "{}"},
         ),
-        *_asked_for(),
+        *_requested_encodings(),
     ]
-    return {entry.name: entry for entry in found}
+    return {entry.name: entry for entry in columns}
 
 
 COLUMNS: Final = _columns()

@@ -87,7 +87,7 @@ def rows_of(uri):
     return sorted((row["id"], row["x"]) for row in rows)
 
 
-def left_in(uri):
+def num_quarantined(uri):
     return lance_stream.open_dataset(quarantine_uri(uri)).count_rows()
 
 
@@ -106,7 +106,7 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     )
     assert (done.rows_replayed, done.rows_remaining) == (1, {})
     assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
-    assert left_in(uri) == 0
+    assert num_quarantined(uri) == 0
     assert lance_stream.replay_quarantine(uri) == lance_stream.ReplayResult()
     assert lance.dataset(uri).to_table().num_rows == 3
     assert lance.dataset(quarantine_uri(uri)).count_rows() == 0
@@ -157,7 +157,7 @@ def test_json_is_fixed_as_text(tmp_path: Path) -> None:
     lance_stream.create_dataset(uri, pa.schema([("id", pa.int64()), ("j", pa.json_())]))
     columns = pa.schema([("id", pa.int64()), ("j", pa.string())])
     take_in(uri, 0, [{"id": 1, "j": "{a:1}"}], schema=columns)
-    assert left_in(uri) == 1
+    assert num_quarantined(uri) == 1
     with pytest.raises(InvalidInputError, match="uses 'j', which is JSON"):
         lance_stream.replay_quarantine(uri, fix={"j": "'1'"}, expect="length(j) > 1")
     fix = {"j": "concat('[', length(j), ']')"}
@@ -196,7 +196,7 @@ def test_rows_of_killed_sinks_reach_the_quarantine(uri: str, reader: str) -> Non
     """A sink dies between its commit and the quarantine's, and whoever comes next completes it."""
     take_in(uri, 0, bad(1))
     take_in(uri, 1, bad(2), dies="committed")
-    assert left_in(uri) == 1
+    assert num_quarantined(uri) == 1
     expected = [(301, "ready"), (302, "ready")]
     if reader == "replay":
         assert lance_stream.replay_quarantine(uri, where="batch_id = 9").rows_replayed == 0
@@ -212,7 +212,7 @@ def test_rows_of_killed_sinks_reach_the_quarantine(uri: str, reader: str) -> Non
         batch = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
         batch.publish(lance_stream.open_dataset(uri).table)
     assert states_of(uri) == expected
-    assert left_in(uri) == (1 if reader == "list" else len(expected))
+    assert num_quarantined(uri) == (1 if reader == "list" else len(expected))
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(expected)
 
 
@@ -276,7 +276,7 @@ def test_rows_of_former_tables_are_never_replayed(uri, batches):
     assert {row[0] for row in rows_of(uri) if row[0] < 0} == {-14, -15, -16} | {
         -11 - number for number in batches
     }
-    assert left_in(uri) == 4
+    assert num_quarantined(uri) == 4
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -327,7 +327,7 @@ def test_overtaken_drivers_add_no_row_twice(uri, monkeypatch, is_first, dies, mo
     assert states_of(uri) == [(x, "ready") for x in [*expected, 302, 303]]
     done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert done.rows_replayed == len(expected) + 2
-    assert left_in(uri) == 0
+    assert num_quarantined(uri) == 0
 
 
 def test_replayed_upserts_respect_their_sequence(uri: str) -> None:
@@ -340,7 +340,7 @@ def test_replayed_upserts_respect_their_sequence(uri: str) -> None:
     lance_stream.open_dataset(uri).upsert(newer, on="id", sequence_by="lsn")
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 2
     assert rows_of(uri) == [(1, 9), (2, 1)]
-    assert left_in(uri) == 0
+    assert num_quarantined(uri) == 0
 
 
 def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
@@ -418,7 +418,7 @@ def test_killed_replays_are_repeated_safely(
     expected = [(row["id"], row["x"] - 299) for row in bad] * rounds
     expected += [(100 + number, 1) for number in range(last + 1)]
     assert rows_of(uri) == sorted(expected)
-    assert left_in(uri) == 0
+    assert num_quarantined(uri) == 0
 
 
 def test_replays_missing_from_the_ledger_count_once(
@@ -622,7 +622,7 @@ def test_rows_without_stream_are_never_replayed(uri: str) -> None:
     lance_stream.open_dataset(quarantine_uri(uri)).update({"app_id": "''"})
     assert [value.state for value in lance_stream.list_quarantine(uri)] == ["stale"]
     assert lance_stream.replay_quarantine(uri).rows_replayed == 0
-    assert left_in(uri) == 1
+    assert num_quarantined(uri) == 1
 
 
 def test_fixes_that_drop_keys_change_nothing(uri: str) -> None:
@@ -630,7 +630,7 @@ def test_fixes_that_drop_keys_change_nothing(uri: str) -> None:
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
     done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
     assert done.rows_remaining == {"they have no column 'id', which an upsert needs": 1}
-    assert (rows_of(uri), left_in(uri)) == ([], 1)
+    assert (rows_of(uri), num_quarantined(uri)) == ([], 1)
 
 
 def test_invalid_replay_arguments_are_refused(uri: str) -> None:

@@ -84,7 +84,7 @@ def table_of(rows: pa.Table, version: str = "2.2", num_files: int = NUM_FILES) -
 
 def gets(service: ObjectService) -> tuple[int, int]:
     """Return the requests since the last `clear`, and the bytes of their answers."""
-    sizes = [request.num_bytes for request in service.asked if request.kind == "get"]
+    sizes = [request.num_bytes for request in service.requests if request.kind == "get"]
     return len(sizes), sum(sizes)
 
 

@@ -61,10 +61,10 @@ def wide(uri: str) -> lance_stream.Dataset:
 
 
 def operation(ds: lance_stream.Dataset) -> Update:
-    made = read_transaction(ds.table.store, ds.table.manifest)
-    assert made is not None
-    assert isinstance(made.operation, Update)
-    return made.operation
+    transaction = read_transaction(ds.table.store, ds.table.manifest)
+    assert transaction is not None
+    assert isinstance(transaction.operation, Update)
+    return transaction.operation
 
 
 def is_in_place(ds: lance_stream.Dataset) -> bool:
@@ -79,8 +79,8 @@ def lineage(ds: lance_stream.Dataset) -> dict[int, tuple[int, int, int]]:
 
 
 def rows_of(ds: lance_stream.Dataset) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ds.to_table().sort_by("id").to_pylist()
-    return found
+    rows: list[dict[str, Any]] = ds.to_table().sort_by("id").to_pylist()
+    return rows
 
 
 def check_feed(older: lance_stream.Dataset, newer: lance_stream.Dataset) -> Counter[str]:
@@ -106,22 +106,22 @@ def data_files(uri: str) -> set[str]:
 @pytest.fixture
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How many bytes of data files were read, by the function of the store."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     read_ranges, read_end = LocalStore.read_ranges, LocalStore.read_end
 
-    def ranges(store: LocalStore, path: str, wanted: Any) -> Any:
+    def ranges(store: LocalStore, path: str, spans: Any) -> Any:
         if path.startswith("data/"):
-            found["ranges"] += sum(span.size_bytes for span in wanted)
-        return read_ranges(store, path, wanted)
+            counts["ranges"] += sum(span.size_bytes for span in spans)
+        return read_ranges(store, path, spans)
 
     def end(store: LocalStore, path: str, num_bytes: int) -> Any:
         if path.startswith("data/"):
-            found["ends"] += num_bytes
+            counts["ends"] += num_bytes
         return read_end(store, path, num_bytes)
 
     monkeypatch.setattr(LocalStore, "read_ranges", ranges)
     monkeypatch.setattr(LocalStore, "read_end", end)
-    return found
+    return counts
 
 
 @pytest.mark.floors
@@ -172,10 +172,10 @@ def test_structs_keep_their_other_fields(wide: lance_stream.Dataset) -> None:
     new = pa.table({"id": [7, 9], "place": [{"x": -7}, None]})
     changed = wide.upsert(new, on="id")
     assert is_in_place(changed)
-    found = {row["id"]: row["place"] for row in rows_of(changed)}
-    assert found[7] == {"x": -7, "y": "7"}
-    assert found[9] is None
-    assert found[10] == {"x": 10, "y": "10"}
+    structs = {row["id"]: row["place"] for row in rows_of(changed)}
+    assert structs[7] == {"x": -7, "y": "7"}
+    assert structs[9] is None
+    assert structs[10] == {"x": 10, "y": "10"}
     assert check_feed(wide, changed).total() == 4
 
 
@@ -183,8 +183,8 @@ def test_structs_keep_their_other_fields(wide: lance_stream.Dataset) -> None:
 def test_deleted_rows_may_keep_forbidden_nulls(uri: str, version: str) -> None:
     """A column may have become non-nullable after the rows with nulls were deleted."""
     rows = wide_rows(0, 20).set_column(1, "price", pa.array([None] + [1.0] * 19))
-    made = lance_stream.create_dataset(uri, rows, file_version=version).delete("id = 0")
-    strict = made.alter_columns({"path": "price", "nullable": False})
+    ds = lance_stream.create_dataset(uri, rows, file_version=version).delete("id = 0")
+    strict = ds.alter_columns({"path": "price", "nullable": False})
     changed = strict.upsert(prices([3, 5]), on="id")
     assert is_in_place(changed)
     assert lance.dataset(uri).to_table(["id", "price"]).equals(changed.to_table(["id", "price"]))
@@ -300,9 +300,9 @@ def test_concurrent_commits_survive_in_place_updates(
     """
     act_before_the_plan(monkeypatch, lambda: theirs(lance_stream.open_dataset(uri)))
     changed = wide.upsert(prices([3, 5]), on="id")
-    found = {row["id"]: row for row in rows_of(changed)}
-    assert {key: row["price"] for key, row in found.items() if row["price"] < 0} == expected
-    assert found[5]["blob"] == rows_of(wide)[5]["blob"]
+    by_id = {row["id"]: row for row in rows_of(changed)}
+    assert {key: row["price"] for key, row in by_id.items() if row["price"] < 0} == expected
+    assert by_id[5]["blob"] == rows_of(wide)[5]["blob"]
     assert check_feed(wide, changed)
     assert changed.verify() == []
 
@@ -382,8 +382,8 @@ def test_full_dictionaries_make_rows_move(uri: str, index: pa.DataType, stays: b
     )
     ds = ds.upsert(batch, "id")
     assert is_in_place(ds) is stays
-    found = dict(zip(*ds.to_table(["id", "code"]).to_pydict().values(), strict=True))
-    assert found == {n: f"{'b' if n < 60 else 'a'}{n}" for n in range(NUM_ROWS)}
+    code_by_id = dict(zip(*ds.to_table(["id", "code"]).to_pydict().values(), strict=True))
+    assert code_by_id == {n: f"{'b' if n < 60 else 'a'}{n}" for n in range(NUM_ROWS)}
 
 
 def test_rows_of_version_0_1_move(uri: str) -> None:
@@ -409,11 +409,11 @@ def test_updates_write_what_they_set(
     )
     assert bytes_read["ranges"] + bytes_read["ends"] < 2 * (TAIL_BYTES + NUM_ROWS * 48)
     assert is_in_place(changed)
-    found = {row["id"]: row["price"] for row in changed.to_table(["id", "price"]).to_pylist()}
-    assert found[19] == 19
-    assert found[1020] == 60
-    assert found[1129] == 3 * 129
-    assert len(found) == 2 * NUM_ROWS - 1
+    price_by_id = {row["id"]: row["price"] for row in changed.to_table(["id", "price"]).to_pylist()}
+    assert price_by_id[19] == 19
+    assert price_by_id[1020] == 60
+    assert price_by_id[1129] == 3 * 129
+    assert len(price_by_id) == 2 * NUM_ROWS - 1
     older, newer = lineage(wide), lineage(changed)
     assert {key + 1000 * (20 <= key < 130): row[:2] for key, row in older.items()} == {
         key: row[:2] for key, row in newer.items()
@@ -469,18 +469,18 @@ def test_few_rows_of_a_large_fragment_open_no_file(
     num_rows = 20_000
     stored = {"id": range(num_rows), "price": [1.0] * num_rows, "weight": range(num_rows)}
     ds = lance_stream.create_dataset(uri, pa.table(stored))
-    asked = []
+    calls = []
 
-    def measured(*given: Any) -> FragmentCosts:
-        asked.append(given)
-        return in_place_costs.measured(*given)
+    def measured(*arguments: Any) -> FragmentCosts:
+        calls.append(arguments)
+        return in_place_costs.measured(*arguments)
 
     monkeypatch.setattr(in_place, "measured", measured)
     ds = ds.upsert(prices([3]), on="id")
     assert not is_in_place(ds)
-    assert not asked
+    assert not calls
     ds.upsert(prices(range(0, num_rows, 2)), on="id")
-    assert asked
+    assert calls
 
 
 @pytest.mark.parametrize(
@@ -556,5 +556,5 @@ def test_moved_rows_keep_concurrent_updates(
         expected[row["id"]] |= row
     for number in (3, 5):
         expected[number] |= {"price": -1.0}
-    found = {row["id"]: row for row in rows_of(changed) if row["id"] < 1000}
-    assert found == expected
+    actual = {row["id"]: row for row in rows_of(changed) if row["id"] < 1000}
+    assert actual == expected

@@ -67,7 +67,7 @@ PYLANCE_BREAKS = {("index x again", "drop x")}
 """It leaves an index on a column that is gone, and can no longer read its own list of indices."""
 
 
-NOT_KNOWN_TO_HAVE_MOVED = {("upsert 1,30", "update 7")}
+REPLANNED_WITHOUT_ROW_IDS = {("upsert 1,30", "update 7")}
 """Pairs of which ours has to be planned again where no row ids tell moved rows from new ones."""
 
 
@@ -217,9 +217,9 @@ def check_queries(ds: Any) -> None:
         assert by_index == by_scan, QUERIES[column]
 
 
-def tell(ds: Any, theirs: Any, found: list[dict[str, Any]], normal: set[str]) -> str:
+def tell(ds: Any, theirs: Any, rows: list[dict[str, Any]], normal: set[str]) -> str:
     keys = [
-        (row["id"], "" if row.get("x", row["id"] / 2) == row["id"] / 2 else "'") for row in found
+        (row["id"], "" if row.get("x", row["id"] / 2) == row["id"] / 2 else "'") for row in rows
     ]
     parts = [spans(keys) or "none"]
     columns = ds.schema.names
@@ -305,7 +305,7 @@ def test_pairs_without_stable_row_ids_agree(
     monkeypatch.setattr(committer, "check", address_player.check)
     end = address_player.we_follow(story.ours, line.theirs)
     answer = line.answer.split("    pylance:")[0]
-    if (story.ours, line.theirs) in NOT_KNOWN_TO_HAVE_MOVED:
+    if (story.ours, line.theirs) in REPLANNED_WITHOUT_ROW_IDS:
         answer = answer.replace("yes  ", "retry")
     assert f"{end.verdict:<9} {end.content}" == answer
 

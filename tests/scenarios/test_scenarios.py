@@ -70,14 +70,13 @@ class Writer:
     thread: threading.Thread | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
-    is_dead: bool = False
+    is_killed: bool = False
 
 
 class Story:
     def __init__(self) -> None:
         self.log = ObjectStoreLog(tables.make_store())
         self.writers: dict[str, Writer] = {}
-        self.told: Manifest | None = None
 
     def run(self, command: str) -> list[str]:
         for pattern, act in (
@@ -133,9 +132,9 @@ class Story:
             is_committed = has_batch_id(manifest.config, batch, "memory://table")
             return f"batch {batch_id} of {app_id} is in the table" if is_committed else None
 
-        def entries(_newest: Manifest | None, made: int) -> dict[str, str]:
+        def entries(_newest: Manifest | None, new_version: int) -> dict[str, str]:
             return ledger_entries.config_entries(
-                app_id, ledger_entries.LedgerEntry(batch_id, "query", made)
+                app_id, ledger_entries.LedgerEntry(batch_id, "query", new_version)
             )
 
         return planned, {"before_attempt": is_in, "config_entries": entries}
@@ -153,7 +152,7 @@ class Story:
                 if is_step(how, when, call, path) and not writer.stopped.is_set():
                     writer.stopped.set()
                     writer.go_on.wait(10)
-                    if writer.is_dead:
+                    if writer.is_killed:
                         raise DiedError
                 lost = how in ("without an answer", "into silence")
                 if lost and is_step("past publishing", when, call, path):
@@ -207,7 +206,7 @@ class Story:
         return self.answer(writer)
 
     def die(self, who: str) -> list[str]:
-        self.writers[who].is_dead = True
+        self.writers[who].is_killed = True
         return self.go_on(who)
 
     def foreign(self, what: str) -> list[str]:
@@ -244,8 +243,8 @@ class Story:
                     f"fragment {fragment.id} rows={spans(tables.ids_of(fragment).tolist())}"
                 )
             elif fragment.deletion_file != before[fragment.id].deletion_file:
-                dead = tables.dead_of(self.log.store, fragment).tolist()
-                parts.append(f"fragment {fragment.id} dead={','.join(map(str, dead))}")
+                deleted = tables.deleted_offsets_of(self.log.store, fragment).tolist()
+                parts.append(f"fragment {fragment.id} dead={','.join(map(str, deleted))}")
         removed = before.keys() - {fragment.id for fragment in newer.fragments}
         parts += [f"fragment {number} gone" for number in sorted(removed)]
         config = older.config if older else {}
@@ -259,8 +258,8 @@ class Story:
 
 
 def is_step(name: str, when: str, call: str, path: str) -> bool:
-    wanted_when, wanted_call, end = STEPS.get(name, ("", "", ""))
-    return (when, call) == (wanted_when, wanted_call) and path.endswith(end)
+    step_when, step_call, end = STEPS.get(name, ("", "", ""))
+    return (when, call) == (step_when, step_call) and path.endswith(end)
 
 
 def numbers(text: str) -> list[int]:
@@ -303,7 +302,7 @@ def blocks(text: str) -> list[tuple[list[str], str]]:
     return pairs
 
 
-@pytest.mark.parametrize("path", STORIES, ids=lambda each: each.stem)
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story_prints_its_stated_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stories are read as documentation of concurrent commits, so each line has to be what
     really happens.

@@ -37,7 +37,9 @@ def nested(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
         fields.map(pa.list_),
         fields.map(pa.large_list),
         st.tuples(st.sampled_from([pa.string(), pa.int64()]), fields).map(lambda of: pa.map_(*of)),
-        st.lists(fields, min_size=1, max_size=3, unique_by=lambda each: each.name).map(pa.struct),
+        st.lists(fields, min_size=1, max_size=3, unique_by=lambda column: column.name).map(
+            pa.struct
+        ),
     )
 
 
@@ -101,9 +103,9 @@ def test_maps_have_the_fields_of_pylance() -> None:
         ("v", "list", True),
         ("item", "int8", True),
     ]
-    found = arrow_schemas.to_arrow(schema).field(0).type
-    assert found == arrow
-    assert (found.key_field, found.item_field) == (arrow.key_field, arrow.item_field)
+    restored = arrow_schemas.to_arrow(schema).field(0).type
+    assert restored == arrow
+    assert (restored.key_field, restored.item_field) == (arrow.key_field, arrow.item_field)
 
 
 def test_fixed_size_lists_of_structs_have_items() -> None:
@@ -234,9 +236,9 @@ def test_items_of_bfloat16_keep_their_name() -> None:
     item = pa.field("item", pa.binary(2), metadata={"ARROW:extension:name": "lance.bfloat16"})
     (stored,) = arrow_schemas.from_arrow(pa.schema([("v", pa.list_(item, 4))])).fields
     assert stored.logical_type == "fixed_size_list:lance.bfloat16:4"
-    found = arrow_schemas.field_to_arrow(stored).type
-    assert found == pa.list_(pa.binary(2), 4)
-    assert found.value_field.metadata[b"ARROW:extension:name"] == b"lance.bfloat16"
+    restored = arrow_schemas.field_to_arrow(stored).type
+    assert restored == pa.list_(pa.binary(2), 4)
+    assert restored.value_field.metadata[b"ARROW:extension:name"] == b"lance.bfloat16"
 
 
 @pytest.mark.floors
@@ -259,8 +261,8 @@ def test_json_text_is_stored_as_binary_json(text: pa.DataType) -> None:
     (stored,) = tree.fields
     assert stored.logical_type == "json"
     assert stored.metadata == {"ARROW:extension:name": b"lance.json", "k": b"v"}
-    (shown,) = text_schema(arrow_schemas.to_arrow(tree))
-    assert shown.equals(field.with_type(pa.string()), check_metadata=True)
+    (restored,) = text_schema(arrow_schemas.to_arrow(tree))
+    assert restored.equals(field.with_type(pa.string()), check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +330,8 @@ def test_unreadable_nestings_are_refused(arrow: pa.DataType) -> None:
 
 def test_dictionaries_that_pylance_cannot_read_work() -> None:
     """The logical type is valid by the specification, although pylance does not parse it."""
-    found = arrow_schemas.field_to_arrow(Field("c", "dict:date32:day:int8:false")).type
-    assert found == pa.dictionary(pa.int8(), pa.date32())
+    restored = arrow_schemas.field_to_arrow(Field("c", "dict:date32:day:int8:false")).type
+    assert restored == pa.dictionary(pa.int8(), pa.date32())
 
 
 def test_duplicate_column_names_are_refused() -> None:

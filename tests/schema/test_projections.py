@@ -6,9 +6,11 @@ from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.projections import project
 
-PLACE = pa.struct([("city", pa.string()), ("zip", pa.int32()), ("geo.hash", pa.string())])
+ADDRESS = pa.struct([("city", pa.string()), ("zip", pa.int32()), ("geo.hash", pa.string())])
 SCHEMA = from_arrow(
-    pa.schema([("id", pa.int64()), ("place", PLACE), ("tags", pa.list_(PLACE)), ("a.b", pa.int8())])
+    pa.schema(
+        [("id", pa.int64()), ("place", ADDRESS), ("tags", pa.list_(ADDRESS)), ("a.b", pa.int8())]
+    )
 )
 
 
@@ -55,7 +57,7 @@ def test_dotted_names_take_precedence_over_paths() -> None:
 
 def test_a_whole_column_includes_its_parts() -> None:
     """A part that is requested as well must not narrow the whole column."""
-    assert projected("place.zip", "place") == pa.schema([("place", PLACE)])
+    assert projected("place.zip", "place") == pa.schema([("place", ADDRESS)])
 
 
 def test_unknown_columns_list_the_present_ones() -> None:

@@ -206,7 +206,7 @@ class FaultProxy:
                 fault = self.choose(request)
         return request, fault
 
-    def _left(self, request: StoreRequest) -> None:
+    def _record_end(self, request: StoreRequest) -> None:
         request.seconds = time.monotonic() - request.started
         with self._lock:
             self._under_way -= 1
@@ -217,7 +217,7 @@ class _Answer(NamedTuple):
     reason: str
     headers: Sequence[tuple[str, str]]
     body: bytes
-    num_bytes_said: int | None
+    content_length: int | None
 
 
 class _Listener(ThreadingHTTPServer):
@@ -293,7 +293,7 @@ class _Handler(BaseHTTPRequestHandler):
             request.fault += f" {error!r}"
             self.close_connection = True
         finally:
-            proxy._left(request)
+            proxy._record_end(request)
 
     def _meet(
         self,
@@ -327,8 +327,8 @@ class _Handler(BaseHTTPRequestHandler):
             case Shorten():
                 answer = self._ask(sent, body)
                 share = answer.body[: int(len(answer.body) * fault.share)]
-                if answer.num_bytes_said is not None and self.command != "HEAD":
-                    answer = answer._replace(num_bytes_said=len(share))
+                if answer.content_length is not None and self.command != "HEAD":
+                    answer = answer._replace(content_length=len(share))
                 self._answer(request, answer._replace(body=share))
             case Hold():
                 time.sleep(fault.seconds)
@@ -359,9 +359,9 @@ class _Handler(BaseHTTPRequestHandler):
         upstream = self._connected()
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         upstream.putheader("Host", self.server.proxy.server)
-        left_out = {*_HOP_BY_HOP, "host", "expect", "transfer-encoding", "content-length"}
+        dropped_headers = {*_HOP_BY_HOP, "host", "expect", "transfer-encoding", "content-length"}
         for name, value in sent:
-            if name.lower() not in left_out:
+            if name.lower() not in dropped_headers:
                 upstream.putheader(name, value.encode("latin-1"))
         if body or self.command in ("PUT", "POST"):
             upstream.putheader("Content-Length", str(len(body)))
@@ -370,9 +370,9 @@ class _Handler(BaseHTTPRequestHandler):
         answered = response.read()
         length = response.headers.get("Content-Length")
         chunked = "chunked" in response.headers.get("Transfer-Encoding", "")
-        num_bytes_said = int(length) if length is not None else None if chunked else len(answered)
+        content_length = int(length) if length is not None else None if chunked else len(answered)
         return _Answer(
-            response.status, response.reason, response.getheaders(), answered, num_bytes_said
+            response.status, response.reason, response.getheaders(), answered, content_length
         )
 
     def _connected(self) -> HTTPConnection:
@@ -388,18 +388,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, request: StoreRequest, answer: _Answer, *, is_whole: bool = True) -> None:
         request.status = answer.status
         self.send_response_only(answer.status, answer.reason)
-        left_out = {*_HOP_BY_HOP, "transfer-encoding", "content-length"}
+        dropped_headers = {*_HOP_BY_HOP, "transfer-encoding", "content-length"}
         for name, value in answer.headers:
             if name.lower() == "location":
                 value = self._at_the_proxy(value)
-            if name.lower() not in left_out:
+            if name.lower() not in dropped_headers:
                 self.send_header(name, value)
         has_no_body = answer.status in (204, 304)
-        is_chunked = answer.num_bytes_said is None and not has_no_body
+        is_chunked = answer.content_length is None and not has_no_body
         if is_chunked:
             self.send_header("Transfer-Encoding", "chunked")
         elif not has_no_body:
-            self.send_header("Content-Length", str(answer.num_bytes_said))
+            self.send_header("Content-Length", str(answer.content_length))
         self.end_headers()
         if self.command == "HEAD":
             return

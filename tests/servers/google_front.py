@@ -119,7 +119,7 @@ class GoogleFront:
             headers={name: request.headers[name] for name in _PASSED_ON if name in request.headers},
             allow_redirects=False,
         ) as answer:
-            said = await answer.read()
+            content = await answer.read()
             headers = {
                 name: answer.headers[name] for name in _PASSED_BACK if name in answer.headers
             }
@@ -127,7 +127,7 @@ class GoogleFront:
                 headers["etag"] = f'"{_hex(headers["etag"])}"'
             if request.method == "HEAD":
                 headers["Content-Length"] = answer.headers.get("Content-Length", "0")
-            return web.Response(status=answer.status, body=said, headers=headers)
+            return web.Response(status=answer.status, body=content, headers=headers)
 
     async def _put(self, request: web.Request, bucket: str, key: str, body: bytes) -> web.Response:
         condition = request.headers.get("x-goog-if-generation-match")
@@ -251,8 +251,8 @@ def _error(status: int, *, of_bucket: bool = False, code: str = "") -> web.Respo
     return answer
 
 
-def _xml(name: str, **said: str) -> web.Response:
+def _xml(name: str, **elements: str) -> web.Response:
     root = ElementTree.Element(name)
-    for tag, text in said.items():
+    for tag, text in elements.items():
         ElementTree.SubElement(root, tag).text = text
     return web.Response(body=ElementTree.tostring(root), content_type="application/xml")

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def build(source: Path, folder: Path, *targets: str) -> list[Path]:
-    wanted = [word for target in targets for word in ("-t", target)]
+    options = [word for target in targets for word in ("-t", target)]
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", *wanted, "-d", str(folder)],
+        [sys.executable, "-m", "hatchling", "build", *options, "-d", str(folder)],
         cwd=source,
         check=True,
         capture_output=True,
@@ -67,13 +67,13 @@ def test_the_wheel_states_its_requirements(wheel: Path) -> None:
     """An optional library among the required ones would be installed for everybody."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
-        said = Parser().parsestr(archive.read(name).decode())
+        metadata = Parser().parsestr(archive.read(name).decode())
         scripts = archive.read(name.replace("METADATA", "entry_points.txt")).decode()
-    assert said["Name"] == "lance-stream"
-    assert said["Version"] == lance_stream.__version__
-    assert said["Requires-Python"] == ">=3.11"
-    assert said["License-Expression"] == "Apache-2.0"
-    needed = said.get_all("Requires-Dist")
+    assert metadata["Name"] == "lance-stream"
+    assert metadata["Version"] == lance_stream.__version__
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    needed = metadata.get_all("Requires-Dist")
     always = {re.split("[<>=!;\\[ ]", value)[0] for value in needed if "extra ==" not in value}
     assert {"pyspark", "pyarrow", "numpy"} <= always
     assert not {"pylance", "pandas", "pytest"} & always
@@ -84,10 +84,10 @@ def test_readme_links_work_on_package_indices(wheel: Path) -> None:
     """Relative links lead nowhere there."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (text for text in archive.namelist() if text.endswith(".dist-info/METADATA"))
-        said = Parser().parsestr(archive.read(name).decode())
-    assert said["Description-Content-Type"] == "text/markdown"
-    assert "](https://lance.org)" in said.get_payload()
-    assert LINK.findall(said.get_payload()) == []
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "](https://lance.org)" in metadata.get_payload()
+    assert LINK.findall(metadata.get_payload()) == []
     assert len(LINK.findall((ROOT / "README.md").read_text())) > 20
 
     text = "[a](docs/a.md#b) ![c](c.png) [d](#d) [e](https://e.org)"

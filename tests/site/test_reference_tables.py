@@ -47,12 +47,12 @@ def test_every_option_is_listed_and_used(tables: ModuleType) -> None:
     """The table is generated, and an option that nothing accepts is a mistake in its
     declaration.
     """
-    for name, known in (
+    for name, kind in (
         ("read options", ReaderOptions),
         ("write options", WriterArguments),
     ):
         rows = rows_of(tables.TABLES[name]())[2:]
-        expected = {option.name for option in options_of(known).values()}
+        expected = {option.name for option in options_of(kind).values()}
         assert {row[0].strip("`") for row in rows} == expected
         assert [row[0] for row in rows if not row[3]] == []
 

@@ -54,7 +54,7 @@ def rows(first: int) -> pa.Table:
 
 
 @dataclass
-class Place:
+class LongTable:
     """The location of the table, and the requests to it since the last look.
 
     Attributes:
@@ -75,14 +75,14 @@ class Place:
     size: int = field(default=0)
     page_bytes: int = field(default=0)
 
-    def asked(self, act: Callable[[], object]) -> tuple[dict[str, int], int]:
+    def count_requests(self, act: Callable[[], object]) -> tuple[dict[str, int], int]:
         self.look()
         act()
         return self.look()
 
-    def few_bytes(self, asked: dict[str, int]) -> int:
+    def few_bytes(self, requests: dict[str, int]) -> int:
         """Return the number of bytes that may be sent and received, except manifests."""
-        return FEW_BYTES + self.page_bytes * asked.get("list", 0)
+        return FEW_BYTES + self.page_bytes * requests.get("list", 0)
 
     def open(self) -> Dataset:
         return lance_stream.open_dataset(self.uri, storage_options=self.options)
@@ -92,7 +92,7 @@ class Place:
     scope="module",
     params=["counted", pytest.param("moto", marks=[pytest.mark.slow, pytest.mark.server("moto")])],
 )
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def long_table(request: pytest.FixtureRequest) -> Iterator[LongTable]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(manifest_files, "MANIFESTS", ManifestCache())
         where = counted(patch) if request.param == "counted" else on_moto(request)
@@ -101,30 +101,30 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
             yield value
 
 
-def counted(patch: pytest.MonkeyPatch) -> Iterator[Place]:
+def counted(patch: pytest.MonkeyPatch) -> Iterator[LongTable]:
     service = ObjectService()
     patch.setitem(protocols.PROTOCOLS, "test", StoreKind("test", lambda *_: service.store("t")))
 
     def look() -> tuple[dict[str, int], int]:
-        found = service.kinds(), sum(request.num_bytes for request in service.asked)
+        counts = service.kinds(), sum(request.num_bytes for request in service.requests)
         service.clear()
-        return found
+        return counts
 
     def put(files: dict[str, bytes]) -> None:
         service.objects.update({f"t/{path}": data for path, data in files.items()})
 
-    yield Place("test://bucket/t", {}, put, look, NUM_VERSIONS)
+    yield LongTable("test://bucket/t", {}, put, look, NUM_VERSIONS)
 
 
-def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
+def on_moto(request: pytest.FixtureRequest) -> Iterator[LongTable]:
     moto: MotoServer = request.getfixturevalue("moto")
     bucket = moto.new_bucket()
     with FaultProxy(moto.endpoint) as proxy:
 
         def look() -> tuple[dict[str, int], int]:
-            found = proxy.kinds(), sum(proxy.num_bytes())
+            counts = proxy.kinds(), sum(proxy.num_bytes())
             proxy.clear()
-            return found
+            return counts
 
         def put_some(files: list[tuple[str, bytes]]) -> None:
             connection = http.client.HTTPConnection(urlsplit(moto.endpoint).netloc)
@@ -140,15 +140,19 @@ def on_moto(request: pytest.FixtureRequest) -> Iterator[Place]:
                 list(threads.map(put_some, [some[number::4] for number in range(4)]))
 
         options = {**bucket.storage_options, "aws_endpoint": proxy.url}
-        yield Place(f"{bucket.uri}/t", options, put, look, NUM_VERSIONS_ON_MOTO, page_bytes=240_000)
+        yield LongTable(
+            f"{bucket.uri}/t", options, put, look, NUM_VERSIONS_ON_MOTO, page_bytes=240_000
+        )
 
 
-def forge(place: Place) -> None:
+def forge(long_table: LongTable) -> None:
     """Generate the table's history, except for its last versions, which are committed."""
-    made = lance_stream.create_dataset(place.uri, SCHEMA, storage_options=place.options)
-    made = made.append(rows(0))
-    small = made.table.manifest
-    last = place.num_versions - NUM_COMMITTED
+    small_table = lance_stream.create_dataset(
+        long_table.uri, SCHEMA, storage_options=long_table.options
+    )
+    small_table = small_table.append(rows(0))
+    small = small_table.table.manifest
+    last = long_table.num_versions - NUM_COMMITTED
     history = {
         manifest_path(version): encode_manifest(_at(small, version)) for version in range(3, last)
     }
@@ -168,13 +172,16 @@ def forge(place: Place) -> None:
         next_row_id=(NUM_FRAGMENTS - NUM_COMMITTED) * ROWS,
     )
     data = encode_manifest(large)
-    place.size = len(data)
-    place.put({**history, manifest_path(last): data})
-    ds = place.open()
+    long_table.size = len(data)
+    long_table.put({**history, manifest_path(last): data})
+    ds = long_table.open()
     assert ds.version == last
     for _ in range(NUM_COMMITTED):
         ds = ds.append(rows(1_000_000))
-    assert (ds.version, len(ds.table.manifest.fragments)) == (place.num_versions, NUM_FRAGMENTS)
+    assert (ds.version, len(ds.table.manifest.fragments)) == (
+        long_table.num_versions,
+        NUM_FRAGMENTS,
+    )
 
 
 def _at(manifest: Manifest, version: int) -> Manifest:
@@ -188,88 +195,92 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_opening_costs_a_listing_and_a_manifest(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    long_table: LongTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening must not depend on the number of versions, and a manifest in the cache is not
     fetched again.
     """
     forget(monkeypatch)
-    requests, num_bytes = place.asked(place.open)
+    requests, num_bytes = long_table.count_requests(long_table.open)
     assert requests == {"list": 1, "get": 1}
-    assert place.size < num_bytes < 1.01 * place.size + place.few_bytes(requests)
-    requests, num_bytes = place.asked(place.open)
+    assert long_table.size < num_bytes < 1.01 * long_table.size + long_table.few_bytes(requests)
+    requests, num_bytes = long_table.count_requests(long_table.open)
     assert requests == {"list": 1}
-    assert num_bytes < place.few_bytes(requests)
+    assert num_bytes < long_table.few_bytes(requests)
 
 
-def test_versions_open_by_their_number(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_open_by_their_number(
+    long_table: LongTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The path follows from the number, so no listing is needed."""
     forget(monkeypatch)
-    requests, num_bytes = place.asked(
-        lambda: lance_stream.open_dataset(place.uri, 1711, place.options)
+    requests, num_bytes = long_table.count_requests(
+        lambda: lance_stream.open_dataset(long_table.uri, 1711, long_table.options)
     )
     assert requests == {"get": 1}
-    assert num_bytes < place.few_bytes(requests)
+    assert num_bytes < long_table.few_bytes(requests)
 
 
-def test_appends_send_little_but_the_manifest(place: Place) -> None:
+def test_appends_send_little_but_the_manifest(long_table: LongTable) -> None:
     """A commit writes the whole manifest, and anything else that grew with the table would
     double that.
     """
-    ds = place.open()
-    requests, num_bytes = place.asked(lambda: ds.append(rows(2_000_000)))
+    ds = long_table.open()
+    requests, num_bytes = long_table.count_requests(lambda: ds.append(rows(2_000_000)))
     assert requests == {"put": 1, "put once": 2, "list": 1}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
+    assert num_bytes < 1.01 * long_table.size + long_table.few_bytes(requests)
 
 
-def test_finding_a_committed_batch_is_cheap(place: Place) -> None:
+def test_finding_a_committed_batch_is_cheap(long_table: LongTable) -> None:
     """A sink asks at every start whether its batch is in the table, which must not read the
     history.
     """
     batch = PendingBatch.of("app", 0, "query")
-    table = open_newest(place.uri, place.options)
+    table = open_newest(long_table.uri, long_table.options)
     append_fragments(table, write_fragments(rows(0).to_batches(), write_target(table)), batch)
     actual = []
 
     def find() -> None:
-        actual.append(batch.find_in(open_newest(place.uri, place.options)))
+        actual.append(batch.find_in(open_newest(long_table.uri, long_table.options)))
 
-    requests, num_bytes = place.asked(find)
+    requests, num_bytes = long_table.count_requests(find)
     assert requests == {"list": 1}
-    assert num_bytes < place.few_bytes(requests)
+    assert num_bytes < long_table.few_bytes(requests)
     assert actual != [None]
 
 
-def test_row_lookups_cost_one_request(place: Place) -> None:
+def test_row_lookups_cost_one_request(long_table: LongTable) -> None:
     """The row id leads to its fragment in memory, whatever their number."""
-    ds = place.open()
+    ds = long_table.open()
     taken = []
-    requests, num_bytes = place.asked(lambda: taken.append(ds.take(row_ids=[43_217])))
+    requests, num_bytes = long_table.count_requests(lambda: taken.append(ds.take(row_ids=[43_217])))
     assert requests == {"get": 1}
-    assert num_bytes < place.few_bytes(requests)
+    assert num_bytes < long_table.few_bytes(requests)
     assert taken[0]["id"].to_pylist() == [7]
 
 
-def test_deletes_by_row_id_read_nothing(place: Place) -> None:
+def test_deletes_by_row_id_read_nothing(long_table: LongTable) -> None:
     """A deletion by id needs no data file, and must not look through all fragments."""
-    ds = place.open()
-    requests, num_bytes = place.asked(lambda: ds.delete("_rowid = 43219"))
+    ds = long_table.open()
+    requests, num_bytes = long_table.count_requests(lambda: ds.delete("_rowid = 43219"))
     assert requests == {"list": 2, "put": 1, "put once": 2}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
+    assert num_bytes < 1.01 * long_table.size + long_table.few_bytes(requests)
 
 
-def test_versions_are_listed_by_thousands(place: Place) -> None:
+def test_versions_are_listed_by_thousands(long_table: LongTable) -> None:
     """A page of a listing has 1,000 names, which is the lower bound of requests."""
-    table = open_newest(place.uri, place.options)
+    table = open_newest(long_table.uri, long_table.options)
     versions: list[int] = []
-    requests, _ = place.asked(lambda: versions.extend(table.log.versions()))
-    assert len(versions) >= place.num_versions
+    requests, _ = long_table.count_requests(lambda: versions.extend(table.log.versions()))
+    assert len(versions) >= long_table.num_versions
     assert requests == {"list": -(-len(versions) // 1000)}
 
 
-def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_costs_little_per_version(
+    long_table: LongTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Following costs one small request, and for each version its manifest."""
-    followed = TableFollower(place.uri, place.options, FollowerRules(FeedRules()))
+    followed = TableFollower(long_table.uri, long_table.options, FollowerRules(FeedRules()))
 
     def batch(start: Position) -> Position:
         end = followed.advance(start)
@@ -278,19 +289,19 @@ def test_following_costs_little_per_version(place: Place, monkeypatch: pytest.Mo
         assert sum(change.num_rows for change in read_changes(units)) == ROWS
         return end
 
-    ds = place.open().append(rows(3_000_000))
+    ds = long_table.open().append(rows(3_000_000))
     position = batch(followed.position_after(ds.version - 1))
     for _ in range(3):
-        requests, num_bytes = place.asked(lambda: followed.advance(position))
+        requests, num_bytes = long_table.count_requests(lambda: followed.advance(position))
         assert requests == {"get": 1}
-        assert num_bytes < place.few_bytes(requests)
+        assert num_bytes < long_table.few_bytes(requests)
     mine = manifest_files.MANIFESTS
     forget(monkeypatch)  # another process's
-    place.open().append(rows(4_000_000))
+    long_table.open().append(rows(4_000_000))
     monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
-    requests, num_bytes = place.asked(lambda: batch(position))
+    requests, num_bytes = long_table.count_requests(lambda: batch(position))
     assert requests == {"get": 2, "list": 1}
-    assert num_bytes < 1.01 * place.size + place.few_bytes(requests)
+    assert num_bytes < 1.01 * long_table.size + long_table.few_bytes(requests)
 
 
 def test_listing_versions_decodes_fragments_once(

@@ -17,7 +17,7 @@ from tests.dataset.manifest_edits import edit_manifest
 
 pytestmark = pytest.mark.oracle
 
-ROWS = {"id": [place for place in range(30) if place % 7 != 3]}
+ROWS = {"id": [number for number in range(30) if number % 7 != 3]}
 
 
 def old_table(path: Path, change: Callable[[table_pb2.Manifest], object]) -> Path:

@@ -184,12 +184,12 @@ def test_commits_to_replaced_tables_are_refused(
     Path(f"{uri} copy/{old.table.log.manifest_path(4)}").unlink()
     stands: list[Any] = []
 
-    def take_its_place() -> None:
+    def replace_table() -> None:
         REPLACEMENTS[replacement](uri)
         ds = lance_stream.open_dataset(uri)
         stands.extend((ds.version, ds.to_table(), files_of(uri)))
 
-    meanwhile.append(take_its_place)
+    meanwhile.append(replace_table)
     with pytest.raises(TableReplacedError, match="re-created, or restored from a copy"):
         VERBS[verb](uri)
     ds = lance_stream.open_dataset(uri)
@@ -244,11 +244,11 @@ def test_remaining_versions_identify_the_table(
 def test_a_replay_enters_the_recreated_table(uri: str, meanwhile: list[Callable[[], None]]) -> None:
     """Spark replays the batch when the query is restarted: rows that fit are written once."""
 
-    def take_its_place() -> None:
+    def replace_table() -> None:
         shutil.rmtree(uri)
         lance_stream.create_dataset(uri, SCHEMA).append(rows(1)).append(rows(2)).append(rows(3))
 
-    meanwhile.append(take_its_place)
+    meanwhile.append(replace_table)
     with pytest.raises(TableReplacedError):
         append_fragments_of_a_batch(uri)
     append_fragments_of_a_batch(uri)

@@ -148,8 +148,8 @@ def test_billions_of_rows_are_counted_compactly(
         manifest = replace(manifest, fragments=FragmentList.of([large_fragment(9, 0, num_rows)]))
         first = 0
     new = large_fragment(10, first, num_rows)
-    kept = [] if operation in (Overwrite, Rewrite) else list(manifest.fragments)
-    newer = replace(manifest.successor(), fragments=FragmentList.of([*kept, new]))
+    old_fragments = [] if operation in (Overwrite, Rewrite) else list(manifest.fragments)
+    newer = replace(manifest.successor(), fragments=FragmentList.of([*old_fragments, new]))
     instance = object.__new__(operation)
     manifest = replace(manifest, next_row_id=num_rows if operation is Rewrite else first)
     counts = count_changed_rows(manifest, newer, instance)

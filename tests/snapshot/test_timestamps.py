@@ -82,8 +82,8 @@ def test_timestamp_ntz_arguments_are_utc(table: Any) -> None:
     of_machine = times[1].astimezone().replace(tzinfo=None)
     for kind, value in ((TimestampNTZType(), without_zone), (TimestampType(), of_machine)):
         uri, start = (
-            AnalyzeArgument(dataType=item, value=said, isTable=False, isConstantExpression=True)
-            for item, said in ((StringType(), table.uri), (kind, value))
+            AnalyzeArgument(dataType=item, value=argument, isTable=False, isConstantExpression=True)
+            for item, argument in ((StringType(), table.uri), (kind, value))
         )
         function = changes_function(SessionOptions())
         rows = function(function.analyze(uri, start)).eval(table.uri, value)
@@ -93,23 +93,23 @@ def test_timestamp_ntz_arguments_are_utc(table: Any) -> None:
 @pytest.mark.parametrize("text", ENDS)
 def test_first_and_last_years_work_everywhere(table: Any, text: str) -> None:
     """A zone moves these moments out of Python's range, which must not raise an OverflowError."""
-    said = datetime.fromisoformat(text)
+    instant = datetime.fromisoformat(text)
     options = parse_reader_options({"path": table.uri, "timestampAsOf": text})
-    assert nanos_of(options.version) == nanos_of(said)
-    if said.year == 1:
+    assert nanos_of(options.version) == nanos_of(instant)
+    if instant.year == 1:
         with pytest.raises(NotFoundError, match=r"0001-01-01T00:00:00\+14:00"):
-            table.checkout(said)
-        assert moment(said) == "0001-01-01 00:00:00Z"
+            table.checkout(instant)
+        assert moment(instant) == "0001-01-01 00:00:00Z"
         assert main(["show", table.uri, "--version", text]) == 3
     else:
-        assert table.checkout(said).version == table.version
-        assert moment(said) == "9999-12-31 23:59:59Z"
+        assert table.checkout(instant).version == table.version
+        assert moment(instant) == "9999-12-31 23:59:59Z"
         assert main(["show", table.uri, "--version", text]) == 0
-    micros = (said - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    micros = (instant - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     data = pa.table({"at": pa.array([micros, 0], pa.timestamp("us", "UTC"))})
-    ds = lance_stream.create_dataset(f"memory://end{said.year}", data.schema).append(data)
+    ds = lance_stream.create_dataset(f"memory://end{instant.year}", data.schema).append(data)
     assert ds.count_rows(f"at = '{text}'") == 1
-    assert ds.count_rows(f"at < '{text}'") == (said.year == 9999)
+    assert ds.count_rows(f"at < '{text}'") == (instant.year == 9999)
 
 
 def test_moments_out_of_range_are_clamped() -> None:

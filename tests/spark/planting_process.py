@@ -40,7 +40,7 @@ PAGES = ("jobs/", "stages/", "environment/", "executors/", "SQL/", "StreamingQue
 
 
 def main(folder: Path) -> None:
-    given = json.load(sys.stdin)
+    program_input = json.load(sys.stdin)
     for name in ("shown", "log", "events", "conf"):
         (folder / name).mkdir()
     (folder / "conf" / "log4j2.properties").write_text(LOG4J.format(folder=folder))
@@ -66,18 +66,18 @@ def main(folder: Path) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.python.unix.domain.socket.enabled", "true")
     )
-    for name, value in given["settings"].items():
+    for name, value in program_input["settings"].items():
         builder = builder.config(name, value)
-    shown = act(builder.getOrCreate(), folder, given)
-    for name, text in shown.items():
+    outputs = act(builder.getOrCreate(), folder, program_input)
+    for name, text in outputs.items():
         (folder / "shown" / name.replace("/", "-")).write_text(text)
 
 
-def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
+def act(spark: Any, folder: Path, program_input: dict[str, Any]) -> dict[str, str]:
     from lance_stream.spark import lance_sink, register
 
-    shown: dict[str, str] = {}
-    uri, options, wrong = given["uri"], given["options"], given["wrong"]
+    outputs: dict[str, str] = {}
+    uri, options, wrong = program_input["uri"], program_input["options"], program_input["wrong"]
     as_option = {"secretStorageOptions": json.dumps(options)}
 
     sink = lance_sink(f"{uri}/sink", app_id="a", storage_options=options)
@@ -86,30 +86,30 @@ def act(spark: Any, folder: Path, given: dict[str, Any]) -> dict[str, str]:
     rows = spark.read.format("lance").options(**as_option).load(f"{uri}/t")
     rows.repartition(2).write.format("noop").mode("append").save()
     sink(rows.repartition(2), 0)
-    shown["objects"] = f"{rows!r} {sink!r} {sink.arguments!r} {sink.last_commit!r}"
+    outputs["objects"] = f"{rows!r} {sink!r} {sink.arguments!r} {sink.last_commit!r}"
     for mode in ("extended", "formatted", "cost"):
-        shown[f"plan, {mode}"] = printed(rows.filter("id > 3").explain, mode)
-    if not given["is_brief"]:
-        shown |= streams_and_sql(spark, folder, given, as_option)
-    shown |= errors(spark, uri, wrong, rows)
+        outputs[f"plan, {mode}"] = printed(rows.filter("id > 3").explain, mode)
+    if not program_input["is_brief"]:
+        outputs |= streams_and_sql(spark, folder, program_input, as_option)
+    outputs |= errors(spark, uri, wrong, rows)
     application = spark.sparkContext.applicationId
     root = spark.sparkContext.uiWebUrl
     for number in REST:
-        shown[f"rest {number}"] = get(f"{root}/api/v1/applications/{application}/{number}")
-    executions = json.loads(shown[f"rest {REST[-1]}"])
+        outputs[f"rest {number}"] = get(f"{root}/api/v1/applications/{application}/{number}")
+    executions = json.loads(outputs[f"rest {REST[-1]}"])
     pages = [*PAGES, *(f"SQL/execution/?id={execution['id']}" for execution in executions)]
-    shown["pages"] = "".join(get(f"{root}/{page}") for page in pages)
+    outputs["pages"] = "".join(get(f"{root}/{page}") for page in pages)
     spark.stop()
-    return shown
+    return outputs
 
 
 def streams_and_sql(
-    spark: Any, folder: Path, given: dict[str, Any], as_option: dict[str, str]
+    spark: Any, folder: Path, program_input: dict[str, Any], as_option: dict[str, str]
 ) -> dict[str, str]:
     from lance_stream.spark import lance_sink, register
 
-    shown: dict[str, str] = {}
-    uri, options = given["uri"], given["options"]
+    outputs: dict[str, str] = {}
+    uri, options = program_input["uri"], program_input["options"]
 
     def stream(df: Any, name: str, into: Any) -> None:
         writer = df.writeStream.option("checkpointLocation", str(folder / f"checkpoint-{name}"))
@@ -119,13 +119,13 @@ def streams_and_sql(
         else:
             query = writer.foreachBatch(into).start()
         query.awaitTermination()
-        shown[f"progress of {name}"] = json.dumps(query.recentProgress, default=str) + repr(query)
-        shown[f"plan of {name}"] = printed(query.explain, True)
+        outputs[f"progress of {name}"] = json.dumps(query.recentProgress, default=str) + repr(query)
+        outputs[f"plan of {name}"] = printed(query.explain, True)
 
     text = ", ".join(f"{name} '{value}'" for name, value in as_option.items())
     spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{uri}/t', {text})")
     spark.sql("SELECT count(*) FROM v").collect()
-    shown["view"] = printed(spark.sql("EXPLAIN EXTENDED SELECT * FROM v").show, 99, False)
+    outputs["view"] = printed(spark.sql("EXPLAIN EXTENDED SELECT * FROM v").show, 99, False)
     spark.sql("INSERT INTO v SELECT id + 100 FROM range(3)")
 
     feed = spark.readStream.format("lance").option("readChangeFeed", "true").options(**as_option)
@@ -134,15 +134,15 @@ def streams_and_sql(
     stream(ids, "writer", f"{uri}/out2")
 
     register(spark, "of_session", storage_options=options)
-    shown["registered"] = repr(spark.read.format("of_session").load(f"{uri}/t").collect())
+    outputs["registered"] = repr(spark.read.format("of_session").load(f"{uri}/t").collect())
     function = spark.sql(f"SELECT * FROM of_session_changes('{uri}/t', 1)")
-    shown["function"] = printed(function.explain, True) + repr(function.collect())
-    if given["settings"]:
+    outputs["function"] = printed(function.explain, True) + repr(function.collect())
+    if program_input["settings"]:
         register(spark, "by_settings")
-        shown["settings"] = repr(spark.read.format("by_settings").load(f"{uri}/t").count())
+        outputs["settings"] = repr(spark.read.format("by_settings").load(f"{uri}/t").count())
         lance_sink(f"{uri}/by_settings", app_id="a")(spark.range(3), 0)
 
-    return shown
+    return outputs
 
 
 def errors(spark: Any, uri: str, wrong: dict[str, str], rows: Any) -> dict[str, str]:

@@ -23,7 +23,7 @@ SPARK_TYPES = (
     pa.types.is_binary,
     pa.types.is_boolean,
     pa.types.is_date32,
-    lambda each: pa.types.is_timestamp(each) and each.unit == "us" and each.tz in (None, "UTC"),
+    lambda arrow: pa.types.is_timestamp(arrow) and arrow.unit == "us" and arrow.tz in (None, "UTC"),
 )
 
 

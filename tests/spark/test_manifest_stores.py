@@ -20,7 +20,7 @@ FORMAT = "lance_in_a_manifest_store"
         pytest.param("postgresql", marks=pytest.mark.server("moto", "postgresql")),
     ]
 )
-def place(request: pytest.FixtureRequest, s3_bucket: Bucket) -> tuple[str, str, dict[str, str]]:
+def locations(request: pytest.FixtureRequest, s3_bucket: Bucket) -> tuple[str, str, dict[str, str]]:
     """Two tables' URIs, and the options of both."""
     options = dict(s3_bucket.storage_options)
     if request.param == "postgresql":
@@ -37,7 +37,7 @@ def rows(*ids: int, value: str) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "value": [value] * len(ids)})
 
 
-def found(uri: str, options: dict[str, str]) -> dict[int, str]:
+def values_by_id(uri: str, options: dict[str, str]) -> dict[int, str]:
     ds = lance_stream.open_dataset(uri, storage_options=options)
     assert ds.verify() == []
     return {row["id"]: row["value"] for row in ds.to_table().to_pylist()}
@@ -45,12 +45,12 @@ def found(uri: str, options: dict[str, str]) -> dict[int, str]:
 
 @pytest.mark.nightly
 def test_a_replica_follows_an_exactly_once_stream(
-    spark: Any, file_stream: Any, place: tuple[str, str, dict[str, str]]
+    spark: Any, file_stream: Any, locations: tuple[str, str, dict[str, str]]
 ) -> None:
     """The versions of such a table are rows of a database, and sink, replay detection and change
     feed have to work on them alike.
     """
-    uri, replica, options = place
+    uri, replica, options = locations
     register(spark, FORMAT, storage_options=options)
     sink = lance_sink(uri, mode="upsert", on=["id"], storage_options=options)
     file_stream.add(rows(1, 2, 3, value="first"))
@@ -62,7 +62,7 @@ def test_a_replica_follows_an_exactly_once_stream(
     file_stream.run(sink)
     assert (sink.last_commit.skipped, sink.last_commit.version) == (True, newest)
     expected = {1: "first", 2: "second", 3: "first", 4: "second"}
-    assert found(uri, options) == expected
+    assert values_by_id(uri, options) == expected
 
     def follow() -> None:
         feed = spark.readStream.format(FORMAT).option("readChangeFeed", "true").load(uri)
@@ -79,5 +79,5 @@ def test_a_replica_follows_an_exactly_once_stream(
     frame = spark.createDataFrame([(5, "third")], "id bigint, value string")
     frame.write.format(FORMAT).mode("append").save(uri)
     follow()
-    assert found(replica, options) == found(uri, options) == expected | {5: "third"}
+    assert values_by_id(replica, options) == values_by_id(uri, options) == expected | {5: "third"}
     assert spark.read.format(FORMAT).load(uri).count() == 5

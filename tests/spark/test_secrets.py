@@ -132,9 +132,9 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     # The search would find them: what is no secret stands in most of these places.
     name = any_bucket.name.encode()
     named_in = [location for location, data in outputs.items() if name in data]
-    places = {"log/", "events/", "shown/error of tasks"}
-    places |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
-    for location in places:
+    locations = {"log/", "events/", "shown/error of tasks"}
+    locations |= {"shown/pages", "shown/rest sql"} if plan.settings else set()
+    for location in locations:
         assert any(text.startswith(location) for text in named_in), location
     assert any(text.startswith("store: t/_versions/") for text in outputs)
     assert b"127.0.0.1:9" in outputs["shown/error of a sink"]

@@ -8,7 +8,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import StoreUnavailableError
 from lance_stream.spark import lance_sink, register
-from tests.faults.faulty_places import QUICK
+from tests.faults.faulty_buckets import QUICK
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.store_faults import Forge

@@ -72,8 +72,8 @@ def test_only_one_module_knows_the_versions() -> None:
     """Elsewhere these names work on the PySpark of the tests, and fail on that of a platform."""
     modules = {path.name: path.read_text() for path in ROOM.rglob("*.py")}
     assert NEWER_THAN_3_5.search(modules.pop("versions.py")) is not None
-    found = {name: match[0] for name, text in modules.items() if (match := uses_in(text))}
-    assert found == {}
+    uses = {name: match[0] for name, text in modules.items() if (match := uses_in(text))}
+    assert uses == {}
 
 
 def uses_in(text: str) -> re.Match[str] | None:

@@ -59,8 +59,8 @@ class TestAzureStoreOfAWholeContainer(StoreContract):
 
 @pytest.fixture
 def proxy(azurite: Azurite) -> Iterator[FaultProxy]:
-    with FaultProxy(azurite.endpoint) as found:
-        yield found
+    with FaultProxy(azurite.endpoint) as fault_proxy:
+        yield fault_proxy
 
 
 @pytest.fixture

@@ -36,9 +36,9 @@ def opened(
 def settings(
     uri: str, options: dict[str, Any] | None = None, environment: dict[str, str] | None = None
 ) -> AzureSettings:
-    found = opened(uri, options, environment).settings
-    assert isinstance(found, AzureSettings)
-    return found
+    actual = opened(uri, options, environment).settings
+    assert isinstance(actual, AzureSettings)
+    return actual
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_environment_variables_supplement_options() -> None:
     """
     environment = {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_ACCOUNT_KEY": KEY}
     assert settings("az://cont/t", {}, environment).login == SharedKey("acct", KEY)
-    given = settings("az://cont/t", {"sas_token": SAS}, environment)
-    assert (given.account, given.login) == ("acct", SharedAccess(SAS))
+    actual = settings("az://cont/t", {"sas_token": SAS}, environment)
+    assert (actual.account, actual.login) == ("acct", SharedAccess(SAS))
 
 
 def test_environment_credentials_fit_their_own_account() -> None:

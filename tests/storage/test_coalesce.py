@@ -83,6 +83,6 @@ def test_ranges_receive_exactly_their_bytes(
     requests = plan_requests(ranges, max_gap_bytes=gap, max_request_bytes=longest)
     answers = [data[request.start : request.stop] for request in requests]
     assert split_responses(ranges, requests, answers) == [data[r.start : r.stop] for r in ranges]
-    assert sorted(place for request in requests for place in request.indices) == [
-        place for place, span in enumerate(ranges) if span.size_bytes
+    assert sorted(index for request in requests for index in request.indices) == [
+        index for index, span in enumerate(ranges) if span.size_bytes
     ]

@@ -173,11 +173,11 @@ class Renewed(RenewedCredentials):
 
 @pytest.fixture
 def renewed(monkeypatch: pytest.MonkeyPatch) -> Renewed:
-    made = Renewed()
+    credentials = Renewed()
     monkeypatch.setattr(
-        "lance_stream.storage.engine.s3.S3Settings.credentials", lambda _settings: made
+        "lance_stream.storage.engine.s3.S3Settings.credentials", lambda _settings: credentials
     )
-    return made
+    return credentials
 
 
 @pytest.fixture
@@ -329,7 +329,7 @@ def test_missing_credentials_name_the_remedy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "meaning", "said"),
+    ("text", "meaning", "reason"),
     [
         (
             "Error performing GET https://a/b?sig=HUSH - HTTP error: error sending request\n\n"
@@ -347,13 +347,13 @@ def test_missing_credentials_name_the_remedy() -> None:
         ("non-2xx status code: 503 Busy: " + "[" * 3000, TryAgainError, "503"),
     ],
 )
-def test_errors_show_only_their_reason(text: str, meaning: type[Exception], said: str) -> None:
+def test_errors_show_only_their_reason(text: str, meaning: type[Exception], reason: str) -> None:
     """The engine's texts contain signed URLs, which are credentials, and pages of debugging
     output.
     """
     actual = classify_error(OSError(text), Dialect())
     assert isinstance(actual, meaning)
-    assert said in str(actual)
+    assert reason in str(actual)
     assert "HUSH" not in str(actual)
 
 

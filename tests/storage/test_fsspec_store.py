@@ -264,10 +264,10 @@ def test_other_tables_cannot_name_registered_protocols(
 @pytest.fixture
 def local() -> Iterator[None]:
     """fsspec's own protocol "local", registered as on its first use in a process."""
-    was_known = "local" in _registry
+    was_registered = "local" in _registry
     fsspec.filesystem("local")
     yield
-    if not was_known:
+    if not was_registered:
         _registry.pop("local")
 
 
@@ -299,11 +299,11 @@ def test_filesystems_do_not_share_their_options(folder: Path) -> None:
     """Options given for one filesystem may be secrets, and a trusted location of another
     protocol must not receive them.
     """
-    own = open_store("shelf://t", {"fsspec": {"base": str(folder)}})
+    store = open_store("shelf://t", {"fsspec": {"base": str(folder)}})
     fsspec.register_implementation("rack", Shelf, clobber=True)
     options = {"fsspec": {"base": "secret"}, "trusted_locations": "rack://theirs"}
     try:
-        named = trust.open_named(own, "rack://theirs/t", options)
+        named = trust.open_named(store, "rack://theirs/t", options)
     finally:
         _registry.pop("rack")
     assert isinstance(named, FsspecStore)

@@ -142,8 +142,8 @@ def test_lances_emulator_key_is_anonymous() -> None:
 
 def test_refresh_tokens_mark_user_credentials() -> None:
     """gcsfs accepts user credentials without a `type`, which Google's library needs."""
-    said = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
-    assert json.loads(login(token=said).value)["type"] == "authorized_user"
+    credentials = {"refresh_token": "r", "client_id": "i", "client_secret": "s"}
+    assert json.loads(login(token=credentials).value)["type"] == "authorized_user"
 
 
 @pytest.mark.parametrize(

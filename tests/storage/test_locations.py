@@ -98,17 +98,17 @@ def test_relative_paths_without_directory_are_refused(
 @pytest.mark.parametrize("taken", ["t", "t/data", "link"])
 def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None:
     """A file or broken link where a folder belongs must be named and must survive the attempt."""
-    place = tmp_path / taken
-    place.parent.mkdir(exist_ok=True)
+    path = tmp_path / taken
+    path.parent.mkdir(exist_ok=True)
     if taken == "link":
-        place.symlink_to(tmp_path / "nowhere")
+        path.symlink_to(tmp_path / "nowhere")
     else:
-        place.write_text("x")
+        path.write_text("x")
     store = open_store(tmp_path / taken.partition("/")[0])
     for write in (store.create_once, store.write):
-        with pytest.raises(InvalidInputError, match=re.escape(f"{str(place)!r} exists")):
+        with pytest.raises(InvalidInputError, match=re.escape(f"{str(path)!r} exists")):
             write("data/a.lance", b"x")
-    assert place.is_symlink() or place.read_text() == "x"
+    assert path.is_symlink() or path.read_text() == "x"
 
 
 @pytest.mark.parametrize("protocol", sorted(REFUSED))

@@ -59,11 +59,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def failing(error: Exception, *kinds: str, times: int = 1) -> Watch:
     """Return what raises an error at the first requests of some kinds."""
-    left = [times]
+    remaining = [times]
 
     def fail(kind: str, _key: str) -> None:
-        if kind in kinds and left[0] > 0:
-            left[0] -= 1
+        if kind in kinds and remaining[0] > 0:
+            remaining[0] -= 1
             raise error
 
     return fail
@@ -162,7 +162,7 @@ def test_files_of_many_parts_are_whole(service: ObjectService, small_parts: int)
         for start, stop in pairwise([0, 1, 1000, 1001, 5000, 5000, 40_000, len(data)]):
             writer.write(data[start:stop])
     assert service.store().read("a") == data
-    sizes = [request.num_bytes for request in service.asked if request.kind == "part"]
+    sizes = [request.num_bytes for request in service.requests if request.kind == "part"]
     assert sizes == [1000] * 60 + [123]
     assert service.uploads == {}
 
@@ -404,7 +404,7 @@ def test_threads_and_stores_share_a_connection(service: ObjectService) -> None:
         patch.setattr(kind, "connect", counted)
         with ThreadPoolExecutor(8) as threads:
             stores = [object_store.ObjectStore(settings, "new", f"t{n}") for n in range(8)]
-            list(threads.map(lambda each: each.exists("a"), stores))
+            list(threads.map(lambda store: store.exists("a"), stores))
     assert len(connected) == 1
     assert connected[0] != threading.get_ident()
 

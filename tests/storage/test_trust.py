@@ -32,7 +32,7 @@ LOCATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def own(kind: str) -> tuple[Store, dict[str, Any]]:
+def open_location(kind: str) -> tuple[Store, dict[str, Any]]:
     location, options = LOCATIONS[kind]
     return open_store(location, options), options
 
@@ -56,7 +56,7 @@ def test_the_same_service_is_opened(kind: str, location: str) -> None:
     """A table may name other folders and buckets of its own service, since its reader's
     credentials are meant for it.
     """
-    store, options = own(kind)
+    store, options = open_location(kind)
     named = trust.open_named(store, location, options)
     assert named == open_store(location, options)
 
@@ -101,7 +101,7 @@ def test_no_other_host_is_opened(kind: str, location: str) -> None:
     """A manifest is untrusted input: following it to another host could send the reader's
     credentials there.
     """
-    store, options = own(kind)
+    store, options = open_location(kind)
     with pytest.raises(LanceStreamError) as raised:
         trust.open_named(store, location, options)
     assert isinstance(raised.value, UntrustedLocationError | CorruptDataError)
@@ -121,7 +121,7 @@ def test_trusted_services_are_opened(kind: str, other: str) -> None:
     """The reader may allow a location, and even then its credentials for one service never reach
     another.
     """
-    store, options = own(kind)
+    store, options = open_location(kind)
     location = LOCATIONS[other][0]
     named_service = other.partition(" ")[0]
     with pytest.raises(UntrustedLocationError, match="trusted_locations="):
@@ -153,7 +153,7 @@ def _texts(settings: Any) -> list[str]:
 )
 def test_locations_on_the_readers_machine_are_refused(kind: str, location: str) -> None:
     """Only a table on the same machine may name them."""
-    store, options = own(kind)
+    store, options = open_location(kind)
     for trusted in (None, location if location.startswith(("/", "file", "memory")) else "/"):
         with pytest.raises(UntrustedLocationError, match=r"the reader's"):
             trust.open_named(store, location, dict(trust.with_trusted(options, trusted) or {}))
@@ -171,7 +171,7 @@ def test_secrets_are_not_sent_to_other_accounts() -> None:
     """Trusting a location of another account permits reading it, not handing it the key of the
     first.
     """
-    store, options = own("azure")
+    store, options = open_location("azure")
     other = "abfss://theirs@other.dfs.core.windows.net/u"
     trusting = {**options, "anon": "true", "trusted_locations": other}
     named = trust.open_named(store, other, trusting)

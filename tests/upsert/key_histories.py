@@ -66,14 +66,14 @@ class Kind:
 
 
 class Value(NamedTuple):
-    """An incoming value: its place in the pool, between two if it is not in it."""
+    """An incoming value and its rank in the pool; between two ranks if it is not in the pool."""
 
-    place: float
+    rank: float
     array: pa.Array
 
     @property
     def fits(self) -> bool:
-        return self.place == int(self.place)
+        return self.rank == int(self.rank)
 
 
 def values_as(kind: Kind, arrow: pa.DataType) -> list[Value]:
@@ -430,7 +430,7 @@ class History:
         orders = [sequence for sequence in SEQUENCES if any(map(comes, SEQUENCES[sequence].types))]
         count = chance.choice([1, 1, 2, 3])
         self.keys = [KEYS[names[(seed + step * 7) % len(names)]] for step in range(count)]
-        self.on = tuple(f"k{place}" for place in range(count))
+        self.on = tuple(f"k{number}" for number in range(count))
         self.sequence = SEQUENCES[orders[seed % len(orders)]] if chance.random() < 0.75 else None
         stores = self.sequence is not None and chance.random() < 0.7
         deletes = chance.random() < 0.6
@@ -454,9 +454,9 @@ class History:
             fields.append(("q", self.sequence.stored))
         schema = pa.schema([*fields, *COLUMNS.items()])
         self.notes.append(f"{self.rules}\n{schema}")
-        place = f"memory://{uuid.uuid4()}" if folder is None else f"{folder}/{seed}"
+        root = f"memory://{uuid.uuid4()}" if folder is None else f"{folder}/{seed}"
         self.tables: dict[str, TableVersion] = {
-            way: lance_stream.create_dataset(f"{place}/{way}", schema).table for way in ways
+            way: lance_stream.create_dataset(f"{root}/{way}", schema).table for way in ways
         }
         self.num_batches = self.num_rows = self.num_refused = 0
         self.limits = draw_limits(chance)
@@ -513,10 +513,10 @@ class History:
             assert expected.row_ids.setdefault(way, row_id) == row_id, (way, key)
 
     def _stored_keys(self, table: pa.Table) -> list[tuple[int, ...]]:
-        places = [
+        ranks = [
             rows_within(kind, table[name]) for name, kind in zip(self.on, self.keys, strict=True)
         ]
-        return list(zip(*places, strict=True))
+        return list(zip(*ranks, strict=True))
 
     def _stored_rows(self, table: pa.Table) -> list[tuple[int, dict[str, Any], int]]:
         sequences = [0] * table.num_rows
@@ -547,15 +547,15 @@ class History:
                 arrays.append(arrays[again])
                 continue
             picked = [chance.choice(pool) for pool in pools]
-            key = tuple(part.place for part in picked)
+            key = tuple(part.rank for part in picked)
             at = None if order is None else chance.choice(order)
-            whole = key if at is None else (*key, at.place)
+            whole = key if at is None else (*key, at.rank)
             if whole in seen and not (is_faulty and chance.random() < 0.2):
                 continue
             seen.add(whole)
             deletes = self.rules.delete_when is not None and chance.random() < 0.3
             values = {name: random_value(chance, kind) for name, kind in types.items()}
-            rows.append(Row(key, None if at is None else at.place, deletes, values))
+            rows.append(Row(key, None if at is None else at.rank, deletes, values))
             arrays.append([part.array for part in picked] + ([] if at is None else [at.array]))
         names = [*self.on, *([] if order is None else ["q"])]
         columns: dict[str, pa.Array] = {
@@ -610,20 +610,22 @@ class History:
 def rows_within(kind: Kind, column: pa.ChunkedArray) -> list[int]:
     """Return which values of a kind a stored column has."""
     assert column.type.equals(kind.stored)
-    places = {shown(array_of([value], kind.stored)): at for at, value in enumerate(kind.values)}
+    rank_of = {
+        canonical_text(array_of([value], kind.stored)): at for at, value in enumerate(kind.values)
+    }
     flat = column.combine_chunks()
-    return [places[shown(flat.slice(row, 1))] for row in range(len(flat))]
+    return [rank_of[canonical_text(flat.slice(row, 1))] for row in range(len(flat))]
 
 
-def shown(array: pa.Array) -> str:
+def canonical_text(array: pa.Array) -> str:
     """Return one value as something that only equal values have."""
     if pa.types.is_temporal(array.type):
         return str(array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64()).to_pylist())
     if pa.types.is_struct(array.type) and not array.null_count:
-        return str([shown(part) for part in array.flatten()])
+        return str([canonical_text(part) for part in array.flatten()])
     if pa.types.is_list(array.type) and not array.null_count:
         items = array.flatten()
-        return str([shown(items.slice(index, 1)) for index in range(len(items))])
+        return str([canonical_text(items.slice(index, 1)) for index in range(len(items))])
     return repr(array.to_pylist())
 
 
@@ -650,22 +652,22 @@ def run(seed: int, num_batches: int) -> History:
     return play(history, num_batches)
 
 
-def play(made: History, num_batches: int) -> History:
+def play(history: History, num_batches: int) -> History:
     """Apply random batches, and check the history.
 
     Raises:
         AssertionError: The check failed; its notes have the history.
     """
     try:
-        with lowered(made.limits):
+        with lowered(history.limits):
             for _ in range(num_batches):
-                made.step()
-        made.finish()
+                history.step()
+        history.finish()
     except Exception as error:
-        for line in made.notes:
+        for line in history.notes:
             error.add_note(line)
         raise
-    return made
+    return history
 
 
 def counted(seed: int, num_batches: int) -> dict[str, int]:

@@ -50,9 +50,9 @@ def changes_of(*changes: tuple[int, str, int]) -> pa.RecordBatch:
 def last(batch: pa.RecordBatch) -> dict[int, tuple[int, bool]]:
     """Return for each key the row of the deciding change, and whether it deletes the key."""
     lookup = KeyLookup([batch.column("id")])
-    places, takes_away = last_changes(batch, ["id"], lookup)
-    keys = batch.column("id").take(pa.array(places)).to_pylist()
-    return dict(zip(keys, zip(places.tolist(), takes_away.tolist(), strict=True), strict=True))
+    indices, takes_away = last_changes(batch, ["id"], lookup)
+    keys = batch.column("id").take(pa.array(indices)).to_pylist()
+    return dict(zip(keys, zip(indices.tolist(), takes_away.tolist(), strict=True), strict=True))
 
 
 # --- which change counts

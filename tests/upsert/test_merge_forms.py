@@ -22,8 +22,8 @@ SCHEMA = pa.schema(
 
 
 def rows(prices: dict[int, float | None], zip_code: str = "1") -> pa.Table:
-    places = [{"zip": zip_code, "town": "t"} for _ in prices]
-    return pa.table({"id": [*prices], "price": [*prices.values()], "place": places}, schema=SCHEMA)
+    structs = [{"zip": zip_code, "town": "t"} for _ in prices]
+    return pa.table({"id": [*prices], "price": [*prices.values()], "place": structs}, schema=SCHEMA)
 
 
 @pytest.fixture

@@ -64,10 +64,10 @@ def remember(
 
 
 def plan(
-    table: TableVersion, known: RememberedDeletes, keys: Sequence[pa.Array], sequence: pa.Array
+    table: TableVersion, remembered: RememberedDeletes, keys: Sequence[pa.Array], sequence: pa.Array
 ) -> PlannedTombstones:
-    deletes = [known.new_deletes(keys, sequence)]
-    return plan_tombstones(known, deletes, table.schema, make_environment())
+    deletes = [remembered.new_deletes(keys, sequence)]
+    return plan_tombstones(remembered, deletes, table.schema, make_environment())
 
 
 def taken_in(table: TableVersion, planned: PlannedTombstones) -> TableVersion:
@@ -136,10 +136,10 @@ def test_rows_must_be_newer_than_every_delete(
     assert last.to_pylist() == list(model.values())
 
 
-@pytest.mark.parametrize("num_asked", [1, 50, 3000])
-def test_few_and_many_keys_are_looked_up(num_asked: int) -> None:
+@pytest.mark.parametrize("num_keys", [1, 50, 3000])
+def test_few_and_many_keys_are_looked_up(num_keys: int) -> None:
     """Few keys are searched and many are joined, by different code with the same answer."""
-    dice = np.random.default_rng(num_asked)
+    dice = np.random.default_rng(num_keys)
     table = new_table()
     model: dict[int, int] = {}
     for _ in range(5):
@@ -148,8 +148,8 @@ def test_few_and_many_keys_are_looked_up(num_asked: int) -> None:
         table = remember(table, [pa.array(keys)], pa.array(sequence))
         for key, value in zip(keys.tolist(), sequence.tolist(), strict=True):
             model[key] = max(value, model.get(key, -1))
-    queried = dice.choice(4000, num_asked, replace=False)
-    sequence = dice.integers(0, 1000, num_asked)
+    queried = dice.choice(4000, num_keys, replace=False)
+    sequence = dice.integers(0, 1000, num_keys)
     pairs = zip(queried.tolist(), sequence.tolist(), strict=True)
     assert late(table, [pa.array(queried)], pa.array(sequence)) == [
         value <= model.get(key, -1) for key, value in pairs

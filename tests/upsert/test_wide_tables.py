@@ -13,7 +13,7 @@ from lance_stream.upsert.incoming import check_names
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.write.casting import check_castable
 
-WIDE: Final = pa.schema([(f"column {place}", pa.int8()) for place in range(12_000)])
+WIDE: Final = pa.schema([(f"column {number}", pa.int8()) for number in range(12_000)])
 FIELDS: Final = from_arrow(WIDE)
 
 MAX_CPU_SECONDS: Final = 1.0

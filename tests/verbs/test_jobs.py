@@ -48,8 +48,8 @@ def write(job: WriteJob, *ids: int) -> list[Fragment]:
 
 
 def ids_of(uri: str) -> list[int]:
-    found: list[int] = lance_stream.open_dataset(uri).to_table(["id"])["id"].to_pylist()
-    return sorted(found)
+    ids: list[int] = lance_stream.open_dataset(uri).to_table(["id"])["id"].to_pylist()
+    return sorted(ids)
 
 
 def files_of(uri: str) -> list[str]:
@@ -263,8 +263,8 @@ def test_planning_a_job_adds_columns(uri: str) -> None:
 
 def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
     """No part may be added if the rows turn out not to fit."""
-    place = pa.field("place", pa.struct([("zip", pa.int32())]))
-    lance_stream.create_dataset(uri, pa.schema([SCHEMA.field("id"), place]))
+    field = pa.field("place", pa.struct([("zip", pa.int32())]))
+    lance_stream.create_dataset(uri, pa.schema([SCHEMA.field("id"), field]))
     wider = pa.struct([("city", pa.string()), ("zip", pa.int16())])
     incoming = pa.schema([SCHEMA.field("id"), ("place", wider)])
     with pytest.raises(InvalidInputError, match=r"no column 'place\.city'"):
@@ -290,7 +290,7 @@ def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("incoming", "kept"),
+    ("incoming", "keeps_ids"),
     [
         (SCHEMA, True),
         (pa.schema([("name", pa.large_string()), ("id", pa.int32())]), True),
@@ -299,15 +299,15 @@ def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
         (pa.schema([("id", pa.int64()), ("other", pa.string())]), False),
     ],
 )
-def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, kept: bool) -> None:
+def test_overwrites_keep_castable_columns(uri: str, incoming: pa.Schema, keeps_ids: bool) -> None:
     """Equal columns keep their field ids, so that followers can continue; others must get ids
     never used before.
     """
     table = lance_stream.create_dataset(uri, SCHEMA).append(rows(0))
     job = plan_job(uri, incoming, overwrite=True)
     ids = {field.id for field in table.table.schema.walk()}
-    assert (job.target.schema == table.table.schema) is kept
-    assert ids.isdisjoint(field.id for field in job.target.schema.walk()) is not kept
+    assert (job.target.schema == table.table.schema) is keeps_ids
+    assert ids.isdisjoint(field.id for field in job.target.schema.walk()) is not keeps_ids
 
 
 @pytest.mark.parametrize(

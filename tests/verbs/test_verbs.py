@@ -29,8 +29,8 @@ def rows(*ids: int) -> pa.Table:
 
 
 def ids_of(ds: Dataset) -> list[int]:
-    found: list[int] = ds.to_table(columns=["id"])["id"].to_pylist()
-    return found
+    ids: list[int] = ds.to_table(columns=["id"])["id"].to_pylist()
+    return ids
 
 
 @pytest.fixture

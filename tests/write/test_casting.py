@@ -21,9 +21,9 @@ def sent(batch: pa.RecordBatch) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Array:
+def cast(values: list[Any], incoming: pa.DataType, target: pa.DataType) -> pa.Array:
     array = pa.array(values, incoming)
-    table = pa.schema([("a", wanted)])
+    table = pa.schema([("a", target)])
     batch = pa.RecordBatch.from_arrays([array], names=["a"])
     check_castable(batch.schema, table)
     whole = cast_batch(batch, table)
@@ -31,9 +31,9 @@ def cast(values: list[Any], incoming: pa.DataType, wanted: pa.DataType) -> pa.Ar
     assert whole.schema.equals(table, check_metadata=True)
     for start in range(len(values)):  # a slice is cast like the whole, also as Spark sends it
         for part in (batch.slice(start), sent(batch.slice(start))):
-            made = cast_batch(part, table)
-            made.validate(full=True)
-            assert made.column(0).to_pylist() == whole.column(0).to_pylist()[start:]
+            result = cast_batch(part, table)
+            result.validate(full=True)
+            assert result.column(0).to_pylist() == whole.column(0).to_pylist()[start:]
     return whole.column(0)
 
 
@@ -42,7 +42,7 @@ VECTORS = pa.list_(FLOAT)
 LISTS_OF_INT8 = pa.list_(pa.list_(pa.int8()))
 STRUCT_OF_INT8 = pa.struct([("p", pa.list_(pa.int8()))])
 
-KEPT = [
+EXACT_CASTS = [
     ([1, None, 127], pa.int8(), pa.int64()),
     ([1, None, 200], pa.int16(), pa.uint8()),
     ([1, None, 2**32 - 1], pa.int64(), pa.uint32()),
@@ -112,14 +112,14 @@ KEPT = [
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize(("values", "incoming", "wanted"), KEPT, ids=str)
+@pytest.mark.parametrize(("values", "incoming", "target"), EXACT_CASTS, ids=str)
 def test_casts_keep_every_value(
-    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+    values: list[Any], incoming: pa.DataType, target: pa.DataType
 ) -> None:
     """Incoming types often differ slightly from the table's, and a cast is only allowed if it is
     exact.
     """
-    assert cast(values, incoming, wanted).to_pylist() == values
+    assert cast(values, incoming, target).to_pylist() == values
 
 
 @pytest.mark.floors
@@ -181,11 +181,11 @@ REFUSED_BY_TYPE = [
 ]
 
 
-@pytest.mark.parametrize(("incoming", "wanted"), REFUSED_BY_TYPE, ids=str)
-def test_narrowing_types_are_refused_up_front(incoming: pa.DataType, wanted: pa.DataType) -> None:
+@pytest.mark.parametrize(("incoming", "target"), REFUSED_BY_TYPE, ids=str)
+def test_narrowing_types_are_refused_up_front(incoming: pa.DataType, target: pa.DataType) -> None:
     """Refusing by type needs no row, so a stream fails at its start and not months later."""
     with pytest.raises(InvalidInputError, match="column 'a"):
-        check_castable(pa.schema([("a", incoming)]), pa.schema([("a", wanted)]))
+        check_castable(pa.schema([("a", incoming)]), pa.schema([("a", target)]))
 
 
 REFUSED_BY_VALUE = [
@@ -206,13 +206,13 @@ REFUSED_BY_VALUE = [
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize(("values", "incoming", "wanted"), REFUSED_BY_VALUE, ids=str)
+@pytest.mark.parametrize(("values", "incoming", "target"), REFUSED_BY_VALUE, ids=str)
 def test_values_out_of_range_are_refused(
-    values: list[Any], incoming: pa.DataType, wanted: pa.DataType
+    values: list[Any], incoming: pa.DataType, target: pa.DataType
 ) -> None:
     """Where types permit, each value decides, and none may wrap around or be rounded."""
     with pytest.raises(InvalidInputError, match="column 'a"):
-        cast(values, incoming, wanted)
+        cast(values, incoming, target)
 
 
 def test_columns_match_by_name() -> None:
@@ -249,7 +249,7 @@ NOT_NULL = pa.field("item", pa.int64(), nullable=False)
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted", "named"),
+    ("values", "field", "named"),
     [
         ([1, None], pa.field("a", pa.int64(), nullable=False), "'a'"),
         ([[1], [None]], pa.field("a", pa.list_(NOT_NULL)), r"'a\.item'"),
@@ -261,12 +261,12 @@ NOT_NULL = pa.field("item", pa.int64(), nullable=False)
     ],
 )
 def test_nulls_in_required_columns_are_named(
-    values: list[Any], wanted: pa.Field, named: str
+    values: list[Any], field: pa.Field, named: str
 ) -> None:
     """Arrow does not enforce nullability, so nulls could enter at any depth."""
     batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
     with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
-        cast_batch(batch, pa.schema([wanted]))
+        cast_batch(batch, pa.schema([field]))
 
 
 def test_nulls_below_a_null_are_allowed() -> None:

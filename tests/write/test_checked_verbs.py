@@ -16,8 +16,8 @@ GOOD = [{"id": 1, "x": 10, "s": "a"}, {"id": 2, "x": 20, "s": "b"}]
 EXPECT = {"large": "x > 9"}
 
 
-def rows(*given, schema=TABLE):
-    return pa.Table.from_pylist([*given], schema)
+def rows(*records, schema=TABLE):
+    return pa.Table.from_pylist([*records], schema)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def test_bad_rows_are_refused_by_reason(ds: lance_stream.Dataset, verb) -> None:
     files = sorted(Path(ds.uri).rglob("*"))
     bad = {"id": 3, "x": 5, "s": "c"}, {"id": 4, "x": None, "s": "d"}, {"id": 5, "x": 1, "s": "e"}
     data = pa.concat_tables([rows(GOOD[0]), rows(*bad)])
-    for given in (data, data.to_reader(), data.to_batches()):
+    for source in (data, data.to_reader(), data.to_batches()):
         with pytest.raises(InvalidInputError, match="3 of 4 rows do not fit") as refused:
-            verb(ds, given, expect=EXPECT)
+            verb(ds, source, expect=EXPECT)
         message = str(refused.value)
         assert "3 for which the check 'large' is not true" in message
         assert '"id": 3' in message

@@ -53,20 +53,20 @@ def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) 
     """Lance stores nulls in the indices only, so a null among the values must move, at any depth
     and slice.
     """
-    given = array.slice(start)
-    assert null_values(given)
-    settled = move_nulls_to_indices(given)
-    settled.validate(full=True)
-    assert settled.type == given.type
-    assert settled.to_pylist() == given.to_pylist()
-    assert not null_values(settled)
+    sliced = array.slice(start)
+    assert null_values(sliced)
+    moved = move_nulls_to_indices(sliced)
+    moved.validate(full=True)
+    assert moved.type == sliced.type
+    assert moved.to_pylist() == sliced.to_pylist()
+    assert not null_values(moved)
 
 
 @pytest.mark.parametrize("array", [pa.array([1, None]), pa.array(["a", "b"]).dictionary_encode()])
 def test_other_arrays_are_not_copied(array: pa.Array) -> None:
     """Arrays without such nulls are the rule and must cost nothing."""
-    settled = move_nulls_to_indices(array)
-    assert settled is array
+    moved = move_nulls_to_indices(array)
+    assert moved is array
 
 
 def batch_of(keys: list[str | None]) -> pa.Table:

@@ -35,7 +35,7 @@ def settings_of(folder: Path) -> Settings:
 def rows(first: int, stop: int, seed: int = 1) -> pa.Table:
     """Return articles."""
     chance = random.Random(seed)
-    made = [(key, article(chance)) for key in range(first, stop)]
+    articles = [(key, article(chance)) for key in range(first, stop)]
     values = [
         {
             "id": key,
@@ -47,7 +47,7 @@ def rows(first: int, stop: int, seed: int = 1) -> pa.Table:
             "revision": 0,
             "updated_at": 1_750_000_000_000_000 + key,
         }
-        for key, value in made
+        for key, value in articles
     ]
     return pa.Table.from_pylist(values, SCHEMA)
 

@@ -32,8 +32,8 @@ def test_services_run_modules_with_known_settings(name: str) -> None:
     flag, module = OURS[name]["command"]
     assert flag == "-m"
     assert importlib.util.find_spec(module) is not None
-    known = {PREFIX + text.upper() for text in Settings.__dataclass_fields__}
-    assert OURS[name]["environment"].keys() <= known
+    settings = {PREFIX + text.upper() for text in Settings.__dataclass_fields__}
+    assert OURS[name]["environment"].keys() <= settings
     assert all(isinstance(value, str) for value in OURS[name]["environment"].values())
 
 

@@ -103,17 +103,17 @@ def wait_for(browser: Any, is_there: Callable[[], bool]) -> None:
 
 
 def text_of(browser: Any, selector: str) -> str:
-    found: str = browser.execute_script(
+    text: str = browser.execute_script(
         "return document.querySelector(arguments[0]).textContent", selector
     )
-    return found
+    return text
 
 
 def results(browser: Any) -> list[str]:
-    found: list[str] = browser.execute_script(
+    texts: list[str] = browser.execute_script(
         "return [...document.querySelectorAll('#results li')].map((each) => each.textContent)"
     )
-    return found
+    return texts
 
 
 def search(browser: Any, text: str) -> None:

@@ -29,10 +29,10 @@ from tests.examples.pipeline.tables import rows, settings_of
 
 def test_settings_reach_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are processes that get their settings by the environment."""
-    given = Settings(kafka="127.0.0.1:1", load="7.5", state="here")
-    for name, value in given.as_environment().items():
+    settings = Settings(kafka="127.0.0.1:1", load="7.5", state="here")
+    for name, value in settings.as_environment().items():
         monkeypatch.setenv(name, value)
-    assert Settings.read() == given
+    assert Settings.read() == settings
 
 
 def test_texts_on_one_subject_are_close() -> None:
@@ -49,11 +49,11 @@ def test_vectors_depend_on_their_text_alone() -> None:
     result = [article(chance) for _ in range(50)]
     titles, bodies = [value.title for value in result], [value.body for value in result]
     read_together = embed(pa.record_batch({"title": titles, "body": bodies}))
-    for place in (0, 17, 49):
+    for index in (0, 17, 49):
         row = pa.record_batch(
-            {"title": titles[place : place + 1], "body": pa.array([bodies[place]], pa.string())}
+            {"title": titles[index : index + 1], "body": pa.array([bodies[index]], pa.string())}
         )
-        assert embed(row)[0] == read_together[place]
+        assert embed(row)[0] == read_together[index]
     assert read_together.type == pa.list_(pa.float32(), DIMENSIONS)
 
 
@@ -164,7 +164,7 @@ class Worker(BaseHTTPRequestHandler):
 
     config: ClassVar[dict[str, str]] = {}
     status: ClassVar[tuple[int, Any]] = (200, {})
-    asked: ClassVar[list[str]] = []
+    requests: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         is_config = self.path.endswith("/config") and self.status[0] == 200
@@ -177,7 +177,7 @@ class Worker(BaseHTTPRequestHandler):
         self._answer(202, {})
 
     def _answer(self, status: int, body: Any) -> None:
-        self.asked.append(f"{self.command} {self.path}")
+        self.requests.append(f"{self.command} {self.path}")
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         text = json.dumps(body).encode()
         self.send_response(status)
@@ -195,7 +195,7 @@ CHANGE = "PUT /connectors/articles/config"
 
 
 @pytest.mark.parametrize(
-    ("status", "state", "asked"),
+    ("status", "state", "requests"),
     [
         ((404, {}), "UNASSIGNED", [CONFIG, CHANGE]),
         ((409, {}), "", [CONFIG]),
@@ -217,21 +217,21 @@ CHANGE = "PUT /connectors/articles/config"
     ],
 )
 def test_connectors_are_created_and_restarted(
-    status: tuple[int, Any], state: str, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    status: tuple[int, Any], state: str, requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka Connect has several states of failure, each with its own remedy."""
     monkeypatch.setattr(Worker, "status", status)
-    monkeypatch.setattr(Worker, "asked", [])
+    monkeypatch.setattr(Worker, "requests", [])
     with HTTPServer(("127.0.0.1", 0), Worker) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         settings = Settings(connect=f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setattr(Worker, "config", {**connector.configuration(settings), "name": "a"})
         assert connector.ensure(settings) == state
-        assert Worker.asked == asked
+        assert Worker.requests == requests
         moved = replace(settings, database="postgresql://a:b@127.0.0.1:1/shop")
         if status[0] == 200:
             assert connector.ensure(moved) == "UNASSIGNED"
-            assert Worker.asked == [*asked, CONFIG, CHANGE]
+            assert Worker.requests == [*requests, CONFIG, CHANGE]
         server.shutdown()
 
 

@@ -19,26 +19,26 @@ SECONDS = 30
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def supervise(tmp_path: Path, said: list[str]) -> Iterator[Callable[..., Supervisor]]:
-    made: list[Supervisor] = []
+def supervise(tmp_path: Path, messages: list[str]) -> Iterator[Callable[..., Supervisor]]:
+    supervisors: list[Supervisor] = []
 
     def start(*parts: Part) -> Supervisor:
-        made.append(Supervisor(parts, tmp_path / "logs", said.append, 0.05))
-        return made[-1]
+        supervisors.append(Supervisor(parts, tmp_path / "logs", messages.append, 0.05))
+        return supervisors[-1]
 
     yield start
-    for span in made:
-        span.stop()
+    for supervisor in supervisors:
+        supervisor.stop()
 
 
 def part(name: str, program: str = SLEEP, **others: object) -> Part:
-    given = {"answers": lambda: True, **others}
-    return Part(name, [sys.executable, "-S", "-c", program], **given)  # type: ignore[arg-type]  # a test's own
+    options = {"answers": lambda: True, **others}
+    return Part(name, [sys.executable, "-S", "-c", program], **options)  # type: ignore[arg-type]  # a test's own
 
 
 def process_of(supervisor: Supervisor, name: str) -> int:
@@ -62,7 +62,9 @@ def test_parts_start_after_their_dependencies(
     supervisor.run_until(supervisor.works_all, SECONDS, "the start of both")
 
 
-def test_killed_parts_are_restarted(supervise: Callable[..., Supervisor], said: list[str]) -> None:
+def test_killed_parts_are_restarted(
+    supervise: Callable[..., Supervisor], messages: list[str]
+) -> None:
     """Faults are injected by killing parts, and the pipeline must recover by itself."""
     supervisor = supervise(part("one"))
     supervisor.run_until(supervisor.works_all, SECONDS, "the start")
@@ -72,7 +74,7 @@ def test_killed_parts_are_restarted(supervise: Callable[..., Supervisor], said: 
     supervisor.run_until(supervisor.works_all, SECONDS, "another start")
     assert process_of(supervisor, "one") != before
     assert supervisor.describe()["one"] == {"state": "running", "restarts": 1}
-    assert "one has ended (signal SIGKILL)" in said
+    assert "one has ended (signal SIGKILL)" in messages
 
 
 def test_child_processes_end_with_their_part(
@@ -104,7 +106,9 @@ def is_alive(process_id: int) -> bool:
         return False
 
 
-def test_hanging_parts_are_restarted(supervise: Callable[..., Supervisor], said: list[str]) -> None:
+def test_hanging_parts_are_restarted(
+    supervise: Callable[..., Supervisor], messages: list[str]
+) -> None:
     """A process that lives but does not progress is as good as none."""
     hangs = [True]
     supervisor = supervise(part("one", hung=lambda: bool(hangs and hangs.pop())))
@@ -113,7 +117,7 @@ def test_hanging_parts_are_restarted(supervise: Callable[..., Supervisor], said:
         SECONDS,
         "another start",
     )
-    assert "one hangs: it is started again" in said
+    assert "one hangs: it is started again" in messages
 
 
 def test_failing_parts_restart_less_often(
@@ -149,7 +153,7 @@ def test_errors_include_the_parts_output(
 
 
 def test_failed_preparations_are_retried(
-    supervise: Callable[..., Supervisor], said: list[str]
+    supervise: Callable[..., Supervisor], messages: list[str]
 ) -> None:
     """A full disk or a busy port may be gone a second later."""
     problems = [OSError("the disk is full")]
@@ -160,7 +164,7 @@ def test_failed_preparations_are_retried(
 
     supervisor = supervise(part("one", prepare=prepare))
     supervisor.run_until(supervisor.works_all, SECONDS, "a start")
-    assert "one cannot be started: the disk is full" in said
+    assert "one cannot be started: the disk is full" in messages
 
 
 def test_parts_that_ignore_signals_are_killed(supervise: Callable[..., Supervisor]) -> None:

@@ -24,7 +24,7 @@ def rows(*ids: int) -> pa.Table:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Any:
+def dataset(tmp_path: Path) -> Any:
     """Three rows in two fragments, without stable row ids."""
     lance.write_dataset(rows(0, 1), tmp_path / "t")
     return lance.write_dataset(rows(2), tmp_path / "t", mode="append")
@@ -40,19 +40,19 @@ def ids_of(step: AppendedRows, start: int = 0, stop: int | None = None) -> list[
     return [id_ for batch in read_changes(units) for id_ in batch["id"].to_pylist()]
 
 
-def test_versions_yield_their_appended_rows(made: Any) -> None:
+def test_versions_yield_their_appended_rows(dataset: Any) -> None:
     """Appends can be followed without row ids, because a new fragment is all that an append
     adds.
     """
-    made.insert(rows(3, 4))
-    actual = steps(made.uri)
+    dataset.insert(rows(3, 4))
+    actual = steps(dataset.uri)
     assert [(step.newer.version, step.num_row_changes, ids_of(step)) for step in actual] == [
         (1, 2, [0, 1]),
         (2, 1, [2]),
         (3, 2, [3, 4]),
     ]
     assert all(value.changes_rows is None for value in actual)
-    assert [step.newer.version for step in steps(made.uri, after=2)] == [3]
+    assert [step.newer.version for step in steps(dataset.uri, after=2)] == [3]
     batch = next(read_changes(list(actual[1].units())))
     assert batch["_change_type"].to_pylist() == ["insert"]
     assert batch["_commit_version"].to_pylist() == [2]
@@ -85,10 +85,10 @@ def test_versions_yield_their_appended_rows(made: Any) -> None:
         ),
     ],
 )
-def test_versions_changing_rows_yield_no_appends(made: Any, change: Any, because: str) -> None:
+def test_versions_changing_rows_yield_no_appends(dataset: Any, change: Any, because: str) -> None:
     """The step states why it has no appends, so that the reader can report it."""
-    change(made)
-    *_, step = steps(made.uri)
+    change(dataset)
+    *_, step = steps(dataset.uri)
     assert step.newer.version == 3
     assert step.changes_rows is not None
     assert because in step.changes_rows
@@ -96,46 +96,46 @@ def test_versions_changing_rows_yield_no_appends(made: Any, change: Any, because
     assert list(step.units()) == []
 
 
-def test_metadata_changes_append_nothing(made: Any) -> None:
+def test_metadata_changes_append_nothing(dataset: Any) -> None:
     """Compactions, indices and new columns of nulls add no rows either."""
-    DatasetOptimizer(made).compact_files()
-    made.create_scalar_index("id", "BTREE")
-    made.add_columns(pa.field("x", pa.int64()))
-    made.update_config({"a": "b"})
-    actual = steps(made.uri, after=2)
+    DatasetOptimizer(dataset).compact_files()
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.add_columns(pa.field("x", pa.int64()))
+    dataset.update_config({"a": "b"})
+    actual = steps(dataset.uri, after=2)
     assert len(actual) == 5  # a compaction is two versions
     assert [(step.num_row_changes, step.changes_rows) for step in actual] == [(0, None)] * 5
 
 
-def test_column_backfills_may_be_ignored(made: Any) -> None:
+def test_column_backfills_may_be_ignored(dataset: Any) -> None:
     """A new column of existing rows does not matter to a reader of appended rows."""
-    made.add_columns({"x": "id * 2"})
-    last = lance_stream.open_dataset(made.uri).table
+    dataset.add_columns({"x": "id * 2"})
+    last = lance_stream.open_dataset(dataset.uri).table
     columns = FeedColumns(last, None)
     (step,) = walk_appended(last, 2, 3, columns, column_backfills=False)
     assert (step.changes_rows, step.num_row_changes) == (None, 0)
 
 
-def test_an_insert_only_upsert_is_an_append(made: Any) -> None:
+def test_an_insert_only_upsert_is_an_append(dataset: Any) -> None:
     """Pylance commits it as an update operation, although it only adds rows."""
-    made.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
-    *_, step = steps(made.uri)
+    dataset.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
+    *_, step = steps(dataset.uri)
     assert (step.changes_rows, ids_of(step)) == (None, [7])
 
 
-def test_restored_rows_are_not_appended_again(made: Any) -> None:
+def test_restored_rows_are_not_appended_again(dataset: Any) -> None:
     """A restore brings back fragments whose rows were already delivered."""
-    made.delete("id = 2")
-    made.checkout_version(2).restore()
-    deleted, restored = steps(made.uri, after=2)
+    dataset.delete("id = 2")
+    dataset.checkout_version(2).restore()
+    deleted, restored = steps(dataset.uri, after=2)
     assert deleted.changes_rows is not None
     assert restored.changes_rows == "brings back the rows of fragment 1 (by Restore)"
 
 
-def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
+def test_any_range_of_appended_rows_is_readable(dataset: Any) -> None:
     """A batch limit can split a version at any row, within and between fragments."""
-    lance.write_dataset(rows(*range(10, 20)), made.uri, mode="append", max_rows_per_file=4)
-    *_, step = steps(made.uri)
+    lance.write_dataset(rows(*range(10, 20)), dataset.uri, mode="append", max_rows_per_file=4)
+    *_, step = steps(dataset.uri)
     assert len(step.appended.fragments) > 1
     for start in range(11):
         for stop in range(start, 11):
@@ -144,10 +144,10 @@ def test_any_range_of_appended_rows_is_readable(made: Any) -> None:
 
 
 @pytest.mark.floors
-def test_first_existing_version_gives_live_rows(made: Any) -> None:
+def test_first_existing_version_gives_live_rows(dataset: Any) -> None:
     """The first version of a copied table may already have deleted rows."""
-    made.delete("id = 0")
-    last = lance_stream.open_dataset(made.uri).table
+    dataset.delete("id = 0")
+    last = lance_stream.open_dataset(dataset.uri).table
     assert last.timestamp is not None
     step = AppendedRows(
         last,
@@ -160,12 +160,12 @@ def test_first_existing_version_gives_live_rows(made: Any) -> None:
     assert ids_of(step, 1) == [2]
 
 
-def test_columns_come_from_the_newest_version(made: Any) -> None:
+def test_columns_come_from_the_newest_version(dataset: Any) -> None:
     """A stream has one schema, while the fragments of its history have several."""
-    made.alter_columns({"path": "name", "name": "title"})
-    made.add_columns(pa.field("x", pa.int64()))
-    made.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
-    actual = steps(made.uri)
+    dataset.alter_columns({"path": "name", "name": "title"})
+    dataset.add_columns(pa.field("x", pa.int64()))
+    dataset.insert(pa.table({"id": [5], "title": ["t"], "x": [1]}))
+    actual = steps(dataset.uri)
     tables = [
         pa.Table.from_batches(read_changes(list(step.units()))) for step in (actual[0], actual[-1])
     ]
@@ -175,9 +175,9 @@ def test_columns_come_from_the_newest_version(made: Any) -> None:
     ]
 
 
-def test_missing_versions_are_named(made: Any) -> None:
+def test_missing_versions_are_named(dataset: Any) -> None:
     """Skipping a version that was cleaned up would lose its rows silently."""
-    made.insert(rows(3))
-    (Path(made.uri) / "_versions" / f"{(1 << 64) - 1 - 2:020}.manifest").unlink()
+    dataset.insert(rows(3))
+    (Path(dataset.uri) / "_versions" / f"{(1 << 64) - 1 - 2:020}.manifest").unlink()
     with pytest.raises(NotFoundError, match="need version 2"):
-        steps(made.uri, after=1)
+        steps(dataset.uri, after=1)

@@ -83,7 +83,7 @@ def batches_from(
     followed: TableFollower, start: Position, limits: Limits = NO_LIMITS, through: int | None = None
 ) -> list[list[Change]]:
     positions = steps_from(followed, start, limits, through)
-    return [read(followed, *positions[place : place + 2]) for place in range(len(positions) - 1)]
+    return [read(followed, *positions[index : index + 2]) for index in range(len(positions) - 1)]
 
 
 def joined(batches: list[list[Change]]) -> list[Change]:
@@ -403,11 +403,11 @@ def test_losses_are_errors_with_remedies(stored: Dataset) -> None:
     forget(stored, 1, 2, 3)
     with pytest.raises(NotFoundError) as error:
         read(follow(stored), Position(2), Position(5))
-    said = str(error.value)
-    assert "after version 2" in said
-    assert "oldest existing version is 4" in said
+    message = str(error.value)
+    assert "after version 2" in message
+    assert "oldest existing version is 4" in message
     for option in ("failOnDataLoss", "startingVersion 5", "consumer"):
-        assert option in said
+        assert option in message
 
 
 def test_losses_can_be_skipped_with_a_warning(

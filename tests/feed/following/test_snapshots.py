@@ -27,13 +27,13 @@ def rows(ids: Sequence[int]) -> pa.Table:
 def table_of(fragments: Sequence[int], deleted: Sequence[int]) -> tuple[str, list[int]]:
     """Return a table with fragments of these sizes, less deleted rows, and its remaining ids."""
     uri = f"memory://{uuid.uuid4()}/table"
-    made = lance_stream.create_dataset(uri, SCHEMA)
+    table = lance_stream.create_dataset(uri, SCHEMA)
     first = 0
     for num_rows in fragments:
-        made = made.append(rows(range(first, first + num_rows)))
+        table = table.append(rows(range(first, first + num_rows)))
         first += num_rows
     if deleted:
-        made = made.delete(f"id IN ({', '.join(map(str, deleted))})")
+        table = table.delete(f"id IN ({', '.join(map(str, deleted))})")
     return uri, [number for number in range(first) if number not in deleted]
 
 

@@ -23,21 +23,21 @@ FILE = np.random.default_rng(0).integers(0, 256, 3 * MAX_JOINED_BYTES, dtype=np.
 
 def read(starts: Sequence[int], stops: Sequence[int]) -> tuple[bytes, list[ByteRange]]:
     """Return the pieces, one after the other, and the ranges that were requested."""
-    asked: list[ByteRange] = []
+    requests: list[ByteRange] = []
 
     def read_ranges(ranges: Sequence[ByteRange]) -> list[memoryview]:
-        asked.extend(ranges)
+        requests.extend(ranges)
         return [FILE.data[span.start : span.stop] for span in ranges]
 
     pieces = read_slices(np.array(starts, np.int64), np.array(stops, np.int64))
-    return answer(pieces, read_ranges).tobytes(), asked
+    return answer(pieces, read_ranges).tobytes(), requests
 
 
 def test_nearby_pieces_share_a_request() -> None:
     """A request costs more than the bytes of a small gap."""
     far = 70 + MAX_GAP_BYTES + 1
-    pieces, asked = read([10, 50, far], [20, 70, far + 5])
-    assert asked == [ByteRange(10, 70), ByteRange(far, far + 5)]
+    pieces, requests = read([10, 50, far], [20, 70, far + 5])
+    assert requests == [ByteRange(10, 70), ByteRange(far, far + 5)]
     assert pieces == b"".join(
         FILE[start:stop].tobytes() for start, stop in [(10, 20), (50, 70), (far, far + 5)]
     )
@@ -46,14 +46,14 @@ def test_nearby_pieces_share_a_request() -> None:
 def test_joined_ranges_are_bounded() -> None:
     """A single piece is never split, however large it is."""
     starts = list(range(0, 2 * MAX_JOINED_BYTES, 1000))
-    _, asked = read(starts, [start + 8 for start in starts])
-    assert len(asked) == 2
+    _, requests = read(starts, [start + 8 for start in starts])
+    assert len(requests) == 2
     long = ByteRange(5, 2 * MAX_JOINED_BYTES)
-    _, asked = read([long.start], [long.stop])
-    assert asked == [long]
+    _, requests = read([long.start], [long.stop])
+    assert requests == [long]
     middle = MAX_JOINED_BYTES // 2  # touching pieces are one
-    _, asked = read([0, middle], [middle, 2 * MAX_JOINED_BYTES])
-    assert asked == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
+    _, requests = read([0, middle], [middle, 2 * MAX_JOINED_BYTES])
+    assert requests == [ByteRange(0, 2 * MAX_JOINED_BYTES)]
 
 
 def test_nearby_chunks_include_the_gap_between() -> None:
@@ -64,10 +64,10 @@ def test_nearby_chunks_include_the_gap_between() -> None:
     assert next(requests) == [ByteRange(10, 70), ByteRange(far, far + 5)]
     with pytest.raises(StopIteration) as done:
         requests.send([FILE.data[10:70], FILE.data[far : far + 5]])
-    data, places = done.value.value
-    assert places.tolist() == [0, 40, 60]
-    for start, stop, place in zip(starts, stops, places, strict=True):
-        assert data[place : place + stop - start].tobytes() == FILE[start:stop].tobytes()
+    data, positions = done.value.value
+    assert positions.tolist() == [0, 40, 60]
+    for start, stop, position in zip(starts, stops, positions, strict=True):
+        assert data[position : position + stop - start].tobytes() == FILE[start:stop].tobytes()
 
 
 @pytest.mark.parametrize("gap_bytes", [MAX_GAP_BYTES + 1, 3 * MAX_GAP_BYTES + 1])
@@ -89,10 +89,10 @@ def test_gathered_pieces_match_the_file(distances: list[tuple[int, int]]) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scattered_bytes, "MAX_GAP_BYTES", 20)
         patch.setattr(scattered_bytes, "MAX_JOINED_BYTES", 128)
-        pieces, asked = read(starts.tolist(), stops.tolist())
-    wanted = [FILE[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
-    assert pieces == b"".join(wanted)
-    assert all(one.stop < two.start for one, two in pairwise(asked))
+        pieces, requests = read(starts.tolist(), stops.tolist())
+    slices = [FILE[start:stop].tobytes() for start, stop in zip(starts, stops, strict=True)]
+    assert pieces == b"".join(slices)
+    assert all(one.stop < two.start for one, two in pairwise(requests))
     offsets, values = gather(FILE[: int(stops[-1])], starts, stops)
     assert values.tobytes() == pieces
-    assert np.diff(offsets).tolist() == [len(value) for value in wanted]
+    assert np.diff(offsets).tolist() == [len(value) for value in slices]

@@ -36,22 +36,22 @@ WORDS = [b"the ", b"quick ", b"brown ", b"fox ", b"jumps ", b"\x00", b"\xff", b"
 
 def both_ways(run: Callable[[], object]) -> tuple[object, object]:
     """Return the results of a function by numpy and by loops, or the messages of errors."""
-    found: list[object] = []
+    results: list[object] = []
     for module in (None, kernels):
         with compiled.loops.replaced(module):
             try:
-                found.append(run())
+                results.append(run())
             except CorruptDataError as error:
-                found.append(str(error))
-    return found[0], found[1]
+                results.append(str(error))
+    return results[0], results[1]
 
 
 def block_of(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
-    places = np.cumsum([0, *map(len, values)]).astype(offsets)
-    return VariableWidthBlock(len(values), places, np.frombuffer(b"".join(values), np.uint8))
+    bounds = np.cumsum([0, *map(len, values)]).astype(offsets)
+    return VariableWidthBlock(len(values), bounds, np.frombuffer(b"".join(values), np.uint8))
 
 
-def shown(block: VariableWidthBlock) -> tuple[bytes, list[int], str]:
+def content_of(block: VariableWidthBlock) -> tuple[bytes, list[int], str]:
     return block.data.tobytes(), block.offsets.tolist(), block.offsets.dtype.name
 
 
@@ -65,7 +65,7 @@ def test_any_codes_decode_alike(codes, symbols, offsets):
     """Codes without a symbol and escapes at the end of a value among them."""
     block = block_of([bytes(code) for code in codes], offsets)
     table = SymbolTable(is_on=True, symbols=tuple(symbols))
-    by_numpy, by_loops = both_ways(lambda: shown(fsst.decode(block, table)))
+    by_numpy, by_loops = both_ways(lambda: content_of(fsst.decode(block, table)))
     if isinstance(by_numpy, tuple) or isinstance(by_loops, tuple):
         assert by_numpy == by_loops
 
@@ -84,7 +84,7 @@ def test_values_are_encoded_alike(words, longest):
         for _ in range(60_000 // longest)
     ]
     by_numpy, by_loops = both_ways(lambda: fsst.encode(block_of(values)))
-    assert shown(by_numpy[0]) == shown(by_loops[0])
+    assert content_of(by_numpy[0]) == content_of(by_loops[0])
     assert by_numpy[1] == by_loops[1]
 
 
@@ -149,12 +149,12 @@ def test_damaged_chunks_are_refused_before_any_loop(damage):
         sizes[-1] += 128
     else:
         data = data[:-8]
-    found = both_ways(
+    outcomes = both_ways(
         lambda: decode_mini_block(
             encoded.encoding, [ChunkedBuffer(data, buffer.starts, sizes)], encoded.num_values
         )
     )
-    assert all(isinstance(value, str) for value in found)
+    assert all(isinstance(value, str) for value in outcomes)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -163,19 +163,19 @@ def test_codes_decode_alike_across_blocks_of_the_loop(seed):
     random = np.random.default_rng(seed)
     codes = random.choice(np.array([0, 1, 1, 255], np.uint8), 5000)
     codes[-2:] = 0
-    places, at = [], 0
+    starts, at = [], 0
     while at < len(codes):
-        places.append(at)
+        starts.append(at)
         at += 1 + (codes[at] == 255)
-    ends = random.choice(places[1:], 700)
+    ends = random.choice(starts[1:], 700)
     if seed % 2:
         ends[seed] = 1 + next(
-            position for position in places if position > 300 * seed and codes[position] == 255
+            position for position in starts if position > 300 * seed and codes[position] == 255
         )
     offsets = np.sort([0, *ends, len(codes)]).astype(np.int32)
     table = SymbolTable(is_on=True, symbols=(b"a", b"several"))
     block = VariableWidthBlock(len(offsets) - 1, offsets, codes)
-    one, other = both_ways(lambda: shown(fsst.decode(block, table)))
+    one, other = both_ways(lambda: content_of(fsst.decode(block, table)))
     assert one == other
     assert isinstance(one, str) == bool(seed % 2)
 
@@ -207,10 +207,10 @@ def test_loops_stay_inside_their_words(bits):
     for width in (0, 1, bits // 2 + 1, bits):
         values = np.full((1, 1024), (1 << width) - 1, word)
         packed = fastlanes.pack(values, width).reshape(-1)
-        found = np.zeros((1, 1024), word)
+        unpacked = np.zeros((1, 1024), word)
         one = np.ones(1, np.int64)
-        kernels.unpack.py_func(packed, one * 0, one * width, found)
-        assert (found == values).all()
+        kernels.unpack.py_func(packed, one * 0, one * width, unpacked)
+        assert (unpacked == values).all()
         repacked = np.zeros_like(packed)
         kernels.pack.py_func(values, one * 0, one * width, repacked)
         assert (repacked == packed).all()
@@ -235,11 +235,11 @@ def test_levels_of_any_width_unpack_alike(width):
         assert one == other == values.tolist()
         one, other = both_ways(lambda decoded=decoded: decoded(counts + 1025).tolist())
         assert one == other
-        found = np.zeros(len(values), np.uint16)
+        levels = np.zeros(len(values), np.uint16)
         words = buffer.data.view(np.uint16)
         packs_tail = (counts % 1024 > per_block) & (counts % 1024 > 0)
-        kernels.unpack_levels.py_func(words, buffer.starts // 2, counts, packs_tail, width, found)
-        assert (found == values).all()
+        kernels.unpack_levels.py_func(words, buffer.starts // 2, counts, packs_tail, width, levels)
+        assert (levels == values).all()
 
 
 def test_loops_load_once_at_first_use(monkeypatch):
@@ -311,9 +311,9 @@ def test_small_pages_are_not_written_by_fsst():
 def test_strings_with_impossible_offsets_are_not_encoded():
     """Of an Arrow array that its maker did not check."""
     block = block_of([b"some text "] * 3000)
-    for place, wrong in ((-1, 40_000), (7, 20_000), (0, -5)):
+    for index, wrong in ((-1, 40_000), (7, 20_000), (0, -5)):
         offsets = block.offsets.copy()
-        offsets[place] = wrong
+        offsets[index] = wrong
         with (
             compiled.loops.replaced(kernels),
             pytest.raises(InvalidInputError, match="offsets that descend or exceed"),

@@ -17,8 +17,8 @@ def packed_slowly(values: np.ndarray, bits: int, width: int) -> list[int]:
         for lane in range(lanes):
             value = int(values[fastlanes.ORDER[row // 8] * 16 + row % 8 * 128 + lane])
             for bit in range(width):
-                word, place = divmod(row * width + bit, bits)
-                words[word * lanes + lane] |= (value >> bit & 1) << place
+                word, shift = divmod(row * width + bit, bits)
+                words[word * lanes + lane] |= (value >> bit & 1) << shift
     return words
 
 

@@ -24,33 +24,33 @@ def stored_table(symbols: list[bytes], is_on: bool = True) -> bytes:
 
 
 def block_of(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
-    places = np.cumsum([0, *map(len, values)]).astype(offsets)
-    return VariableWidthBlock(len(values), places, np.frombuffer(b"".join(values), np.uint8))
+    bounds = np.cumsum([0, *map(len, values)]).astype(offsets)
+    return VariableWidthBlock(len(values), bounds, np.frombuffer(b"".join(values), np.uint8))
 
 
 def values_of(block: VariableWidthBlock) -> list[bytes]:
-    data, places = block.data.tobytes(), block.offsets.tolist()
-    return [data[start:stop] for start, stop in pairwise(places)]
+    data, bounds = block.data.tobytes(), block.offsets.tolist()
+    return [data[start:stop] for start, stop in pairwise(bounds)]
 
 
 def decoded_slowly(codes: bytes, table: SymbolTable) -> bytes:
     """Decode one value code by code, as the definition says."""
-    out, place = b"", 0
-    while place < len(codes):
-        if codes[place] == 255:
-            out += codes[place + 1 : place + 2]
-            place += 2
+    out, position = b"", 0
+    while position < len(codes):
+        if codes[position] == 255:
+            out += codes[position + 1 : position + 2]
+            position += 2
         else:
-            out += table.symbols[codes[place]]
-            place += 1
+            out += table.symbols[codes[position]]
+            position += 1
     return out
 
 
 @st.composite
 def tables_and_values(draw: st.DrawFn) -> tuple[SymbolTable, list[bytes]]:
     symbols = draw(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=255))
-    code = st.integers(0, len(symbols) - 1).map(lambda each: bytes([each]))
-    literal = st.sampled_from([0, 65, 254, 255]).map(lambda each: bytes([255, each]))
+    code = st.integers(0, len(symbols) - 1).map(lambda number: bytes([number]))
+    literal = st.sampled_from([0, 65, 254, 255]).map(lambda number: bytes([255, number]))
     kind = draw(st.sampled_from([code, literal, code | literal]))
     values = draw(st.lists(st.lists(kind, max_size=9).map(b"".join), max_size=12))
     return decode_symbol_table(stored_table(symbols)), values
@@ -144,7 +144,7 @@ def test_decoding_undoes_encoding(
         patch.setattr(fsst, "MIN_BYTES", 1)
         patch.setattr(fsst, "BATCH_BYTES", batch)
         patch.setattr(fsst, "PIECE_BYTES", piece)
-        values = [b"".join(pieces[place % len(pieces)] for place in value) for value in order]
+        values = [b"".join(pieces[index % len(pieces)] for index in value) for value in order]
         assert round_trip(values, offsets).num_values == len(values)
 
 

@@ -31,8 +31,8 @@ def block_of(pieces: list[bytes]) -> VariableWidthBlock:
 
 
 def values_of(block: VariableWidthBlock) -> list[bytes]:
-    data, places = block.data.tobytes(), block.offsets.tolist()
-    return [data[start:stop] for start, stop in pairwise(places)]
+    data, bounds = block.data.tobytes(), block.offsets.tolist()
+    return [data[start:stop] for start, stop in pairwise(bounds)]
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
@@ -57,7 +57,7 @@ def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None
 
 def test_a_bare_frame_with_its_size_decompresses() -> None:
     """Some versions of Lance write zstd frames without the size in front."""
-    pieces = [zstd(raw)[8:] if place % 2 == 0 else zstd(raw) for place, raw in enumerate(RAW)]
+    pieces = [zstd(raw)[8:] if number % 2 == 0 else zstd(raw) for number, raw in enumerate(RAW)]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), "zstd")) == RAW
 
 

@@ -51,20 +51,20 @@ def test_an_unsupported_version_is_named_first(major: int, minor: int, named: st
         decode_footer(end, len(end))
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_position_past_the_end_is_corrupt(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_position_past_the_end_is_corrupt(index: int) -> None:
     """The store would answer such a request with an error that names no cause."""
     stored = bytearray(encode_footer(FOOTER))
-    struct.pack_into("<Q", stored, 8 * place, SIZE - FOOTER_BYTES + 1)
+    struct.pack_into("<Q", stored, 8 * index, SIZE - FOOTER_BYTES + 1)
     with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_footer(stored, SIZE)
 
 
-@pytest.mark.parametrize("place", [24, 28])
-def test_a_table_beyond_the_file_is_corrupt(place: int) -> None:
+@pytest.mark.parametrize("position", [24, 28])
+def test_a_table_beyond_the_file_is_corrupt(position: int) -> None:
     """The count decides how much is read and allocated."""
     stored = bytearray(encode_footer(FOOTER))
-    struct.pack_into("<I", stored, place, 2**32 - 1)
+    struct.pack_into("<I", stored, position, 2**32 - 1)
     with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_footer(stored, SIZE)
 

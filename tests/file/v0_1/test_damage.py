@@ -107,16 +107,16 @@ def test_absurd_page_tables_are_refused(files: Any, sound: bytes, number: int) -
     stop = message.page_table_position + num_columns * 16 * (len(message.batch_offsets) - 1)
     tracemalloc.start()
     refused = 0
-    places = range(message.page_table_position, stop, 8)
-    for place in places:
+    positions = range(message.page_table_position, stop, 8)
+    for position in positions:
         damaged = bytearray(sound)
-        struct.pack_into("<q", damaged, place, number)
+        struct.pack_into("<q", damaged, position, number)
         refused += not read_everything(files, bytes(damaged))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < MAX_BYTES
     if number < 0 or number > 7:
-        assert refused > len(places) / 3
+        assert refused > len(positions) / 3
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ def test_any_range_and_any_rows_round_trip(
     start = drawn.draw(st.integers(0, 2500))
     stop = drawn.draw(st.integers(start, 2500))
     assert lists_of(opened.read(start, stop)) == arrays_of(table.slice(start, stop - start))
-    places = sorted(drawn.draw(st.sets(st.integers(0, 2499), max_size=40)))
-    assert lists_of(opened.take(places)) == arrays_of(table.take(pa.array(places, pa.int64())))
+    offsets = sorted(drawn.draw(st.sets(st.integers(0, 2499), max_size=40)))
+    assert lists_of(opened.take(offsets)) == arrays_of(table.take(pa.array(offsets, pa.int64())))
 
 
 def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa.Table) -> None:

@@ -51,9 +51,9 @@ def test_bounds_enclose_all_values_of_pages(array: pa.Array, least: Any, most: A
 def test_zeros_are_bounded_by_both_zeros() -> None:
     """Readers compare -0.0 and 0.0 differently, so the bounds include both."""
     for zero in (0.0, -0.0):
-        found = gather(pa.array([zero, zero]))
-        assert math.copysign(1, found.least) == -1
-        assert math.copysign(1, found.most) == 1
+        statistics = gather(pa.array([zero, zero]))
+        assert math.copysign(1, statistics.least) == -1
+        assert math.copysign(1, statistics.most) == 1
 
 
 @given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
@@ -67,7 +67,7 @@ def test_truncated_string_bounds_stay_bounds(text: str) -> None:
         assert most.encode() >= text.encode()
 
 
-@given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda each: b"\xff" * 60 + each))
+@given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda data: b"\xff" * 60 + data))
 def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
     """Long values are cut at 64 bytes, and a prefix of 0xff bytes has no upper bound."""
     assert lower_bound(data) <= data

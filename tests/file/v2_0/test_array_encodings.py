@@ -18,8 +18,8 @@ from tests.file.v2_0.pages import binary, decode, flat, no_nulls, some_nulls, u6
 
 def test_encodings_are_decoded_or_refused() -> None:
     """Every encoding that the proto names is in exactly one of the two tables."""
-    known = {field.name for field in pb.ArrayEncoding.DESCRIPTOR.oneofs[0].fields}
-    assert set(DECODERS) | set(REFUSED) == known
+    names = {field.name for field in pb.ArrayEncoding.DESCRIPTOR.oneofs[0].fields}
+    assert set(DECODERS) | set(REFUSED) == names
     assert not set(DECODERS) & set(REFUSED)
 
 

@@ -60,7 +60,7 @@ def all_choices() -> pa.Table:
     columns["packed"] = ({"lance-encoding:packed": "true"}, points)
     columns["texts"] = ({}, pa.array([words[: n % 4] for n in range(150)]))
     schema = pa.schema(
-        [pa.field(name, array.type, metadata=kept) for name, (kept, array) in columns.items()]
+        [pa.field(name, array.type, metadata=extra) for name, (extra, array) in columns.items()]
     )
     return pa.table([array for _, array in columns.values()], schema=schema)
 
@@ -136,9 +136,9 @@ def files_with_extreme_numbers(sound: bytes, chance: random.Random) -> Iterator[
     columns = [
         sound[value.start : value.stop] for value in decode_position_table(table, len(sound))
     ]
-    for place, stored in enumerate(columns):
+    for index, stored in enumerate(columns):
         for damaged in damaged_columns(stored, chance):
-            others = [*columns[:place], damaged, *columns[place + 1 :]]
+            others = [*columns[:index], damaged, *columns[index + 1 :]]
             yield with_column_metadata(sound, others)
 
 

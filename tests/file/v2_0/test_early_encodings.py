@@ -47,7 +47,7 @@ def packed_in_order(values: list[int], width: int) -> bytes:
 
 def at(values: list[Any], rows: Rows) -> list[Any]:
     offsets = range(rows.start, rows.stop) if rows.offsets is None else rows.offsets.tolist()
-    return [values[place] for place in offsets]
+    return [values[offset] for offset in offsets]
 
 
 @pytest.mark.floors

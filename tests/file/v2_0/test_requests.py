@@ -106,7 +106,7 @@ def test_a_long_list_costs_two_rounds(files: Any) -> None:
 
 def test_one_column_reads_only_its_bytes(files: Any) -> None:
     """A projection of one column in a hundred must cost a hundredth."""
-    table = pa.table({f"c{place}": pa.array(np.arange(2000) + place) for place in range(100)})
+    table = pa.table({f"c{number}": pa.array(np.arange(2000) + number) for number in range(100)})
     opened = files.open(files.write(table)[0])
     opened.rounds.clear()
     (array,) = opened.read(0, 2000, ["c7"])

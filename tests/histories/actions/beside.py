@@ -148,8 +148,8 @@ def _recorded(checks: Any) -> dict[str, Any]:
 
 def _dimension(life: Life, kind: str) -> dict[str, Any]:
     """Return the dimension of a life, its table and the log of its changes."""
-    known: dict[str, Any] = life.memory.setdefault("dimensions", {})
-    if kind not in known:
+    dimensions: dict[str, Any] = life.memory.setdefault("dimensions", {})
+    if kind not in dimensions:
         schema = pa.schema([("id", pa.int64()), ("city", pa.string()), ("note", pa.string())])
         if kind == "scd1":
             schema = schema.append(pa.field("seq", pa.int64()))
@@ -157,8 +157,8 @@ def _dimension(life: Life, kind: str) -> dict[str, Any]:
             schema = lance_stream.history_schema(schema, pa.int64())
         uri = f"{life.folder}/{kind}"
         lance_stream.create_dataset(uri, schema, life.file_version)
-        known[kind] = {"uri": uri, "log": []}
-    dimension: dict[str, Any] = known[kind]
+        dimensions[kind] = {"uri": uri, "log": []}
+    dimension: dict[str, Any] = dimensions[kind]
     return dimension
 
 
@@ -183,11 +183,11 @@ def change_dimension(life: Life, choose: Choices) -> None:
 
     log: list[Change] = dimension["log"]
     batch: list[Change] = []
-    places = {(change.id, change.seq, change.op) for change in log}
+    identities = {(change.id, change.seq, change.op) for change in log}
     for change in (Change(*values) for values in choose("changes", draw)):
-        if (change.id, change.seq, change.op) not in places:
+        if (change.id, change.seq, change.op) not in identities:
             batch.append(change)
-            places.add((change.id, change.seq, change.op))
+            identities.add((change.id, change.seq, change.op))
     if not batch:
         raise DoesNotFit("no changes")
     ds = lance_stream.open_dataset(dimension["uri"])
@@ -236,14 +236,14 @@ def blobs_in_structs(life: Life, choose: Choices) -> None:
     inner = pa.field("b", pa.large_binary(), metadata=metadata if is_marked else None)
     struct = pa.struct([pa.field("x", pa.int64()), inner])
     contents = [None if value is None else bytes.fromhex(value) for value in values]
-    rows = [{"x": place, "b": content} for place, content in enumerate(contents)]
+    rows = [{"x": number, "b": content} for number, content in enumerate(contents)]
     data = pa.table({KEY: list(range(len(rows))), "s": pa.array(rows, struct)})
     try:
-        for place in range(2):
+        for index in range(2):
             lance.write_dataset(
                 data,
                 uri,
-                mode="append" if place else "create",
+                mode="append" if index else "create",
                 data_storage_version=life.file_version,
                 enable_stable_row_ids=True,
             )
@@ -274,7 +274,7 @@ def replace_by_another(life: Life, choose: Choices) -> None:
     """Another table takes the place of the table; a handle of the old one writes nothing."""
     line = life.line(choose)
     old, now = line.ours(), line.now
-    data = now.table({key: now.shown(row) for key, row in now.rows.items()})
+    data = now.table({key: now.values_by_name(row) for key, row in now.rows.items()})
     replacement = choose("replacement", lambda dice: draw_replacement(line, dice))
     check_is_alone(line)
     shutil.rmtree(line.root)

@@ -83,7 +83,7 @@ def troubled_cleanup(life: Life, choose: Choices) -> None:
         lambda dice: [dice.randrange(60), dice.choice([*BESIDE])] if dice.random() < 0.3 else [],
     )
     must = must_stay(line, arguments)
-    given = {
+    typed_arguments = {
         name: timedelta(seconds=value) if name in ("older_than", "expire_consumers") else value
         for name, value in arguments.items()
     }
@@ -94,12 +94,12 @@ def troubled_cleanup(life: Life, choose: Choices) -> None:
     handle = line.ours()
     try:
         with trouble:
-            handle.cleanup(**given)
+            handle.cleanup(**typed_arguments)
     except (LanceStreamError, OSError):
         if not trouble.num_faults:
             raise
         life.counts["cleanups that failed"] += 1
-    check_what_is_left(life, line, must & must_stay(line, arguments), seed)
+    check_remaining_versions(life, line, must & must_stay(line, arguments), seed)
 
 
 def _act_beside(life: Life, choose: Choices, function: Function) -> None:
@@ -110,7 +110,7 @@ def _act_beside(life: Life, choose: Choices, function: Function) -> None:
     choose.recorded["choices beside"] = inner.recorded
 
 
-def check_what_is_left(life: Life, cleaned: Line, must: set[int], seed: int) -> None:
+def check_remaining_versions(life: Life, cleaned: Line, must: set[int], seed: int) -> None:
     """Check the versions of all lines, and the rows of some, as pylance reads them."""
     dice = random.Random(seed)
     for line in life.lines:
@@ -118,8 +118,8 @@ def check_what_is_left(life: Life, cleaned: Line, must: set[int], seed: int) -> 
         missing = (must if line is cleaned else line.existing) - there
         assert not missing, f"{line.name} has lost the versions {sorted(missing)}"
         line.existing &= there
-        own = sorted(version for version in line.existing if version > line.start)
-        for version in dice.sample(own, min(len(own), 3)):
+        versions = sorted(version for version in line.existing if version > line.start)
+        for version in dice.sample(versions, min(len(versions), 3)):
             state = line.states[version]
             rows = plain_rows(line.pylance(version).to_table(columns=[KEY, *state.names]))
             check_rows(rows, state)
@@ -142,7 +142,7 @@ def cleanup_beside_a_stray(life: Life, choose: Choices) -> None:
         stray.unlink()
         if not any(stray.parent.iterdir()):
             stray.parent.rmdir()
-    check_what_is_left(life, line, set(line.existing), 0)
+    check_remaining_versions(life, line, set(line.existing), 0)
 
 
 @action(weight=0.4)

@@ -32,7 +32,7 @@ def add_empty_column(life: Life, choose: Choices) -> None:
 def note_column(life: Life, choose: Choices) -> None:
     """Metadata of a column, beside those of the table: a version that changes no row."""
     line = life.line(choose)
-    name = choose.one_of("name", [column.name for column in line.now.own_columns])
+    name = choose.one_of("name", [column.name for column in line.now.plain_columns])
     note = choose("note", lambda dice: dice.choice(["", "euros", "ü"]))
     number = line.newest
 
@@ -93,7 +93,7 @@ def add_computed_column(life: Life, choose: Choices) -> None:
 def drop_column(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     free = line.columns_to_drop()
-    if len(line.now.own_columns) < 2:
+    if len(line.now.plain_columns) < 2:
         raise DoesNotFit("the last column")
     name = choose.one_of("name", free)
     line.write(
@@ -111,7 +111,7 @@ def rename_columns(life: Life, choose: Choices) -> None:
     """Renames a column, or lets two columns change their names."""
     line = life.line(choose)
     deletes_by = line.now.deletes_by
-    names = [column.name for column in line.now.own_columns if column.name != deletes_by]
+    names = [column.name for column in line.now.plain_columns if column.name != deletes_by]
     first = choose.one_of("name", names)
     others = [name for name in NAMES if name not in (first, deletes_by)]
     new = choose.one_of("to", others)
@@ -153,9 +153,9 @@ def widen_column(life: Life, choose: Choices) -> None:
         rows = {}
         for key, row in state.rows.items():
             value = row.values.get(column.ident)
-            is_left = value is None and written.get(key) == row.updated
+            is_unchanged = value is None and written.get(key) == row.updated
             values = {**row.values, wide.ident: value}
-            rows[key] = replace(row, values=values, touched=row.touched if is_left else at)
+            rows[key] = replace(row, values=values, touched=row.touched if is_unchanged else at)
         by_others = choose.recorded["by"][0] in OTHERS  # they drop the column's metadata
         new = replace(wide, note="") if by_others else wide
         columns = tuple(new if c.ident == column.ident else c for c in state.columns)

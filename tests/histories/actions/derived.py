@@ -28,15 +28,15 @@ def current(state: State, name: str, function: str, version: int) -> dict[int, b
     value, number = state.column(VALUE), state.column(STATE)
     if value is None or number is None or not state.rows:
         return dict.fromkeys(state.rows, False)
-    texts = [state.shown(row)[name] for row in state.rows.values()]
+    texts = [state.values_by_name(row)[name] for row in state.rows.values()]
     batch = pa.record_batch({name: pa.array(texts, pa.string())})
     numbers = fingerprints_of(batch, function).tolist()
     are_current = {}
     for (key, row), text, expected in zip(state.rows.items(), texts, numbers, strict=True):
         are_current[key] = row.values.get(number.ident) == expected
         if are_current[key]:
-            found = row.values.get(value.ident)
-            assert found == f"{version}:{text}", f"{key} is said to be current: {found!r}, {text!r}"
+            computed = row.values.get(value.ident)
+            assert computed == f"{version}:{text}", f"{key} is not current: {computed!r}, {text!r}"
     return are_current
 
 
@@ -158,7 +158,9 @@ def derive_beside(life: Life, choose: Choices) -> None:
         before, num_computed = values_beside(line, target), len(computed)
         outcome = derivation.run()
         assert outcome.num_computed == len(computed) - num_computed
-    expected = {key: (key, value_of(line.now.shown(row))) for key, row in line.now.rows.items()}
+    expected = {
+        key: (key, value_of(line.now.values_by_name(row))) for key, row in line.now.rows.items()
+    }
     assert values_beside(line, target) == expected
     if not rival:
         changed = {key for key, value in expected.items() if before.get(key) != value}

@@ -92,7 +92,9 @@ class Troubles:
         self._meanwhile = meanwhile
         self._lock = threading.Lock()
         self._manifests: WatchedManifests | None = None
-        self._num_left = 99 if kind.startswith(("answers", "requests")) else dice.randrange(1, 3)
+        self._num_remaining = (
+            99 if kind.startswith(("answers", "requests")) else dice.randrange(1, 3)
+        )
         self._at_call = dice.randrange(0, 60)
         self._num_calls = 0
 
@@ -121,8 +123,8 @@ class Troubles:
 
     def _happens(self) -> bool:
         with self._lock:
-            self._num_left -= 1
-            return self._num_left >= 0
+            self._num_remaining -= 1
+            return self._num_remaining >= 0
 
     def _lose(self) -> None:
         if self._happens():

@@ -152,8 +152,8 @@ def indexed_answers(life: Life, choose: Choices) -> None:
                 condition = f"array_has_{function}({column.name}, {items})"
                 questions.append(({"filter": condition}, {k for k, v in there.items() if holds(v)}))
         for question, expected in questions:
-            found = theirs.to_table(columns=[KEY], **question)[KEY].to_pylist()
-            assert sorted(found) == sorted(expected), (question, sorted(found), sorted(expected))
+            keys = theirs.to_table(columns=[KEY], **question)[KEY].to_pylist()
+            assert sorted(keys) == sorted(expected), (question, sorted(keys), sorted(expected))
             life.counts["answers of indices"] += 1
 
 
@@ -174,8 +174,8 @@ def search(life: Life, choose: Choices) -> None:
     }
     nearest: Any = {"column": name, "q": query, "k": 3, "nprobes": 10}
     nearest |= {"refine_factor": 100, "ef": 300}
-    found = line.pylance().to_table(columns=[KEY, "_distance"], nearest=nearest).to_pylist()
+    neighbours = line.pylance().to_table(columns=[KEY, "_distance"], nearest=nearest).to_pylist()
     best = sorted(distances.values())[:3]
-    assert [row["_distance"] for row in found] == best, (found, best)
-    for row in found:
+    assert [row["_distance"] for row in neighbours] == best, (neighbours, best)
+    for row in neighbours:
         assert distances[row[KEY]] == row["_distance"], row

@@ -26,14 +26,14 @@ def detached_version(life: Life, choose: Choices) -> None:
         line.now, choose("rows", lambda d: life.draw_new_rows(line.now, d))
     )
     data = line.now.table(rows)
-    made = lance.LanceDataset.commit(
+    detached = lance.LanceDataset.commit(
         theirs,
         lance.LanceOperation.Append(write_fragments(data, theirs)),
         read_version=theirs.version,
         detached=True,
     )
-    line.memory["detached"] = [*line.memory.get("detached", []), made.version]
-    ds = line.ours(made.version)
+    line.memory["detached"] = [*line.memory.get("detached", []), detached.version]
+    ds = line.ours(detached.version)
     read = plain_rows(ds.to_table())
     assert {row[KEY] for row in read} == line.now.rows.keys() | rows.keys()
     assert [finding.rule for finding in ds.verify() if finding.rule != "write-ahead log"] == []

@@ -29,7 +29,7 @@ def chosen_fragment(fragments: Iterable[Any], choose: Choices) -> tuple[Any, lis
 def rewrite_column(life: Life, choose: Choices) -> None:
     """Some rows of a fragment change in one column, with or without new row versions."""
     line = life.line(choose)
-    name = choose.one_of("column", [column.name for column in line.now.own_columns])
+    name = choose.one_of("column", [column.name for column in line.now.plain_columns])
     column = line.now.column(name)
     assert column is not None
     fragment, keys = chosen_fragment(line.pylance().get_fragments(), choose)
@@ -74,7 +74,7 @@ def replace_file(life: Life, choose: Choices) -> None:
     """All rows of a fragment get one value in a column that has a data file of its own."""
     line = life.line(choose)
     ds = line.pylance()
-    name = choose.one_of("column", [c.name for c in line.now.own_columns if is_leaf(c)])
+    name = choose.one_of("column", [c.name for c in line.now.plain_columns if is_leaf(c)])
     column = line.now.column(name)
     assert column is not None
     field_id = ds.lance_schema.field(name).id()

@@ -116,13 +116,13 @@ def upsert(life: Life, choose: Choices) -> None:
     """Updates some rows and inserts others, mostly with all columns, else with some."""
     line = life.line(choose)
     now = line.now
-    own_names = [column.name for column in now.own_columns]
+    column_names = [column.name for column in now.plain_columns]
     names = choose(
         "names",
         lambda dice: (
             now.names
             if dice.random() < 0.6
-            else dice.sample(own_names, dice.randint(0, len(own_names)))
+            else dice.sample(column_names, dice.randint(0, len(column_names)))
         ),
     )
 
@@ -132,7 +132,7 @@ def upsert(life: Life, choose: Choices) -> None:
             keys += life.draw_new_keys(dice, 3)
         columns = [column for column in now.columns if column.name in names]
         repeated = [key for key in keys if key in now.rows and dice.random() < 0.4]
-        stored = {key: now.shown(now.rows[key]) for key in repeated}
+        stored = {key: now.values_by_name(now.rows[key]) for key in repeated}
         return {
             key: {column.name: stored[key][column.name] for column in columns}
             if key in stored
@@ -157,7 +157,8 @@ def upsert(life: Life, choose: Choices) -> None:
                 key: values
                 for key, values in rows.items()
                 if key not in state.rows
-                or {**state.shown(state.rows[key]), **values} != state.shown(state.rows[key])
+                or {**state.values_by_name(state.rows[key]), **values}
+                != state.values_by_name(state.rows[key])
             }
         return life.upserted(state, changed, at)
 
@@ -338,8 +339,8 @@ def overwrite(life: Life, choose: Choices) -> None:
         "columns",
         lambda dice: dice.choice(
             [
-                [[c.name, c.kind, c.note] for c in now.own_columns],
-                [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.own_columns],
+                [[c.name, c.kind, c.note] for c in now.plain_columns],
+                [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.plain_columns],
                 [[*column, ""] for column in life.draw_columns(dice)],
             ]
         ),

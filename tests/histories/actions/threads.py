@@ -114,8 +114,8 @@ class Writers:
     def _upsert(
         self, table: TableVersion, state: State, form: str, rows: Mapping[int, Values]
     ) -> None:
-        own_names = [column.name for column in state.own_columns]
-        names = own_names[::2] if form == "some columns" else state.names
+        column_names = [column.name for column in state.plain_columns]
+        names = column_names[::2] if form == "some columns" else state.names
         done = upsert(table, state.table(rows, names), RULES[form])
         life = self.line.life
         if not done.is_new:
@@ -127,7 +127,8 @@ class Writers:
                 row = before.rows.get(key)
                 new = {name: values[name] for name in names}
                 if row is None or (
-                    form != "only new rows" and (form != "only changes" or before.shown(row) != new)
+                    form != "only new rows"
+                    and (form != "only changes" or before.values_by_name(row) != new)
                 ):
                     changed[key] = new
             return life.upserted(before, changed, at)
@@ -210,27 +211,27 @@ def checked_look_ups(counts: Counter[str]) -> Iterator[None]:
     def look_up(
         self: KeyIndex, fragments: Sequence[Fragment], num_fragments: int, store: Store
     ) -> IndexSnapshot:
-        known = real(self, fragments, num_fragments, store)
+        snapshot = real(self, fragments, num_fragments, store)
         with suppress(RunUnavailableError):  # as the look-up will notice
-            num_keys = _keys_of(known, store)
-            for fragment, number in zip(fragments, known.numbers.tolist(), strict=True):
+            num_keys = _keys_of(snapshot, store)
+            for fragment, number in zip(fragments, snapshot.numbers.tolist(), strict=True):
                 if number >= 0:
                     assert num_keys[number] == fragment.physical_rows, (
                         f"fragment {fragment.id} lacks keys"
                     )
                     counts["files whose keys are known"] += 1
-        return known
+        return snapshot
 
     with patch.object(KeyIndex, "look_up", look_up):
         yield
 
 
-def _keys_of(known: IndexSnapshot, store: Store) -> Counter[int]:
+def _keys_of(snapshot: IndexSnapshot, store: Store) -> Counter[int]:
     """Count the keys of each file, by its number."""
     num_keys: Counter[int] = Counter()
-    for run in known.runs:
+    for run in snapshot.runs:
         num_keys.update(run.files.tolist())
-    for saved in known.saved:
+    for saved in snapshot.saved:
         saved.fetch_all(store)
         files = np.searchsorted(saved.starts, saved.rows.astype(np.int64), "right") - 1
         num_keys.update(saved.numbers[files].tolist())

@@ -114,11 +114,11 @@ def cleanup(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     retain = choose("retain", lambda dice: dice.randint(1, 4))
     by = choose("by", lambda dice: dice.choice(["we", "we", "we", "pylance", "dry run"]))
-    kept = protected(line) | set(sorted(line.existing)[-retain:])
-    before = feed_of_some_versions(line, choose, {v for v in kept if v > line.start})
+    retained = protected(line) | set(sorted(line.existing)[-retain:])
+    before = feed_of_some_versions(line, choose, {v for v in retained if v > line.start})
     has_pending = any("ahead" in o.memory for o in life.lines if o.root == line.root)
     if by == "pylance":
-        kept = {line.newest, *(v for v in protected(line) if v in _tagged(line))}
+        retained = {line.newest, *(v for v in protected(line) if v in _tagged(line))}
         before = {}
         line.pylance().cleanup_old_versions(
             timedelta(0), error_if_tagged_old_versions=False, delete_unverified=False
@@ -133,8 +133,8 @@ def cleanup(life: Life, choose: Choices) -> None:
         assert existing >= line.existing
     if by == "pylance":
         # it keeps the version that a branch starts from, but not always the files of it
-        existing -= protected(line) - kept
-    assert kept & line.existing <= existing, f"{kept - existing} were removed"
+        existing -= protected(line) - retained
+    assert retained & line.existing <= existing, f"{retained - existing} were removed"
     line.existing &= existing
     if by == "we" and not has_pending and len(life.lines) == 1:
         check_no_unnamed_files(line)

@@ -76,7 +76,7 @@ def create_view(life: Life, choose: Choices) -> None:
     views: dict[int, View] = line.memory.setdefault("views", {})
     if len(views) >= MOST_VIEWS:
         raise DoesNotFit("enough views")
-    names = [column.name for column in line.now.own_columns if column.kind != "uuid"]
+    names = [column.name for column in line.now.plain_columns if column.kind != "uuid"]
     name = choose.one_of("column", names)
     least_key = choose("least_key", lambda dice: dice.choice([0, dice.randint(0, life.next_key)]))
     column = line.now.column(name)
@@ -116,12 +116,12 @@ def refresh_view(life: Life, choose: Choices) -> None:
         return
     view.adopt()
     state = view.line.now
-    found = {key: row.values.get(view.source.ident) for key, row in state.rows.items()}
+    stored = {key: row.values.get(view.source.ident) for key, row in state.rows.items()}
     expected = view.expected(line.now)
-    assert found == expected, (
-        f"{view.line.name}, {result.mode}: missing {sorted(expected.keys() - found.keys())}, "
-        f"unexpected {sorted(found.keys() - expected.keys())}, different "
-        f"{[(found[k], value) for k, value in expected.items() if found.get(k) != value]}"
+    assert stored == expected, (
+        f"{view.line.name}, {result.mode}: missing {sorted(expected.keys() - stored.keys())}, "
+        f"unexpected {sorted(stored.keys() - expected.keys())}, different "
+        f"{[(stored[k], value) for k, value in expected.items() if stored.get(k) != value]}"
     )
     assert view.line.ours().verify() == []
     if choose.happens("compacts", 0.3):

@@ -83,18 +83,18 @@ def column_at(line: Line, version: int, column: Column) -> Column | None:
     """Return what a column of another version is in this one; None if it is not there."""
     root = line.life.root_of
     same = [c for c in line.states[version].columns if root(c.ident) == root(column.ident)]
-    return same[0] if same and is_shown_as(same[0].kind, column.kind) else None
+    return same[0] if same and is_convertible(same[0].kind, column.kind) else None
 
 
 NUMBERS = {"int32", "int64", "float32", "float64"}
 
 
-def is_shown_as(old: str, new: str) -> bool:
-    """Whether values of one kind can be shown as another; the numbers are whole and small."""
+def is_convertible(old: str, new: str) -> bool:
+    """Return whether a feed converts values of one kind to another: numbers, whole and small."""
     return old == new or (old in NUMBERS and new in NUMBERS)
 
 
-def shown_as(value: Any, kind: str) -> Any:
+def convert(value: Any, kind: str) -> Any:
     if value is None or kind not in NUMBERS:
         return value
     return float(value) if kind.startswith("float") else int(value)
@@ -110,7 +110,7 @@ def under(line: Line, version: int, through: int) -> Rows:
         row_id: {
             KEY: row[KEY],
             **{
-                name: shown_as(row[source.name], kind) if source else None
+                name: convert(row[source.name], kind) if source else None
                 for name, kind, source in sources
             },
             **{stamp: row[stamp] for stamp in STAMPS},

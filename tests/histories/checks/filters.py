@@ -129,8 +129,8 @@ def keys_of(ds: Any, condition: str) -> list[int]:
 def check_pylance(life: Life, theirs: Any, condition: str, expected: list[int]) -> None:
     try:
         scanner = theirs.scanner([KEY], filter=condition, use_scalar_index=False)
-        found = scanner.to_table()[KEY].to_pylist()
+        keys = scanner.to_table()[KEY].to_pylist()
     except (OSError, ValueError):  # it does not know the condition
         return
     life.counts["filters compared with pylance"] += 1
-    assert found == expected, f"pylance: {condition}"
+    assert keys == expected, f"pylance: {condition}"

@@ -20,12 +20,12 @@ def same_rows_for_lancedb(life: Life, choose: Choices) -> None:
     if life.is_stable:
         rows = [*line.snapshot(line.newest).values()]
         order = choose("order", lambda dice: [dice.randrange(1000) for _ in range(5)])
-        chosen = {rows[place % len(rows)]["_rowid"] for place in order} if rows else {}
+        chosen = {rows[number % len(rows)]["_rowid"] for number in order} if rows else {}
         taken = table.take_row_ids([*chosen]).with_row_id().to_arrow() if chosen else None
         if taken is not None:
-            found = {row["_rowid"]: row[KEY] for row in plain_rows(taken)}
+            actual = {row["_rowid"]: row[KEY] for row in plain_rows(taken)}
             expected = {row["_rowid"]: row[KEY] for row in rows if row["_rowid"] in chosen}
-            assert found == expected
+            assert actual == expected
     table.checkout(version)
     check_rows(plain_rows(table.to_arrow()), line.states[version])
     life.counts["reads by LanceDB"] += 1

@@ -80,7 +80,7 @@ class Replica:
         state = self.line.states[reached.version]
         rows = [] if self.ds is None else plain_rows(self.ds.to_table())
         by_key = {row[KEY]: row for row in rows}
-        expected = {key: {KEY: key, **state.shown(row)} for key, row in state.rows.items()}
+        expected = {key: {KEY: key, **state.values_by_name(row)} for key, row in state.rows.items()}
         assert by_key == expected, (
             f"the replica of version {reached.version} is wrong: missing "
             f"{sorted(expected.keys() - by_key.keys())}, unexpected "

@@ -48,7 +48,7 @@ def take(life: Life, choose: Choices) -> None:
         return
     rows = [*line.snapshot(line.newest).values()]
     order = choose("order", lambda dice: [dice.randrange(1000) for _ in range(5)])
-    chosen = [rows[place % len(rows)] for place in order] if rows else []
+    chosen = [rows[number % len(rows)] for number in order] if rows else []
     ds = line.ours()
     taken = plain_rows(ds.take(row_ids=[row["_rowid"] for row in chosen]))
     expected = [{name: row[name] for name in ds.schema.names} for row in chosen]
@@ -60,11 +60,11 @@ def filters(life: Life, choose: Choices) -> None:
     """A filter selects the rows that the model says, with and without indices."""
     line = life.line(choose)
     condition, expected = condition_of_rows(line, choose)
-    found = set(line.ours().to_table([KEY], condition)[KEY].to_pylist())
-    assert found == expected, condition
+    keys = set(line.ours().to_table([KEY], condition)[KEY].to_pylist())
+    assert keys == expected, condition
     theirs = set(line.pylance().to_table(columns=[KEY], filter=condition)[KEY].to_pylist())
-    assert theirs == found, f"pylance: {condition}"
-    assert line.ours().count_rows(condition) == len(found)
+    assert theirs == keys, f"pylance: {condition}"
+    assert line.ours().count_rows(condition) == len(keys)
 
 
 def condition_of_rows(line: Line, choose: Choices) -> tuple[str, set[int]]:
@@ -82,10 +82,10 @@ def condition_of_rows(line: Line, choose: Choices) -> tuple[str, set[int]]:
         conditions.append((f"{column.name} IS NULL", nulls))
         if column.kind not in ("int32", "int64", "float32", "float64", "string"):
             continue
-        wanted: Any = sorted({value for value in values.values() if value is not None})
-        if not wanted:
+        candidates: Any = sorted({value for value in values.values() if value is not None})
+        if not candidates:
             continue
-        value = wanted[ranged[0] % len(wanted)]
+        value = candidates[ranged[0] % len(candidates)]
         text = f"'{value}'" if column.kind == "string" else repr(value)
         conditions += [
             (f"{column.name} = {text}", {k for k, v in values.items() if v == value}),
@@ -98,6 +98,6 @@ def condition_of_rows(line: Line, choose: Choices) -> tuple[str, set[int]]:
                 {k for k, v in values.items() if v is not None and v > value},
             ),
         ]
-    place = choose("place", lambda dice: dice.randrange(1000))
-    condition, keys = conditions[place % len(conditions)]
+    number = choose("place", lambda dice: dice.randrange(1000))
+    condition, keys = conditions[number % len(conditions)]
     return condition, keys & state.rows.keys()

@@ -61,8 +61,8 @@ def unnamed_files(ds: Dataset) -> list[str]:
         for version in ds.table.log.versions()
         for name in names_of(ds.table.log.read(version), set())
     }
-    found = [(path, nameable(path)) for path in paths_of(ds)]
-    return [path for path, what in found if what is not None and what.name not in named]
+    files = [(path, nameable(path)) for path in paths_of(ds)]
+    return [path for path, what in files if what is not None and what.name not in named]
 
 
 def names_of_data(manifest: Manifest) -> set[str]:

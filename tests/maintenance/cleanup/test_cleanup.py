@@ -85,18 +85,18 @@ def test_a_cleanup_killed_anywhere_can_resume() -> None:
     for last in range(num_deletes):
         ds = busy_table()
         ds.tags.create("gold", 3)
-        left = [last]
+        remaining = [last]
 
-        def count_down(call: str, _path: str, left: list[int] = left) -> None:
+        def count_down(call: str, _path: str, remaining: list[int] = remaining) -> None:
             if call == "delete":
-                left[0] -= 1
-                if left[0] < 0:
+                remaining[0] -= 1
+                if remaining[0] < 0:
                     raise Killed
 
         try:
             cleanup_watched(ds, count_down)
         except Killed:
-            assert left[0] < 0
+            assert remaining[0] < 0
         for version in ds.table.log.versions():
             assert ds.checkout(version).to_table().num_rows >= 0
             assert ds.checkout(version).verify() == []

@@ -33,8 +33,8 @@ def new_table(num_rows: int = 0) -> Dataset:
 
 
 def reason(automatic: Automatic, ds: Dataset) -> str | None:
-    found = automatic.reason(ds.table)
-    return None if found is None else found.text
+    cause = automatic.reason(ds.table)
+    return None if cause is None else cause.text
 
 
 def test_small_fragments_are_merged_in_groups() -> None:
@@ -215,9 +215,9 @@ def test_unreadable_tables_fail_no_stream(caplog: pytest.LogCaptureFixture) -> N
     """Compaction is housekeeping: a store that fails for a moment must not stop ingestion."""
     compaction = BackgroundCompaction(AUTO)
 
-    def gone() -> object:
-        raise OSError("gone")
+    def fail() -> object:
+        raise OSError("the store is unavailable")
 
-    assert compaction.after_batch(0, gone)  # type: ignore[arg-type]  # as much of a dataset as is looked at
+    assert compaction.after_batch(0, fail)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     assert compaction.wait(PATIENCE)
     assert "a compaction cannot start; the stream continues" in caplog.text

@@ -315,22 +315,22 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
 
     def stream(parity: int) -> None:
         dice = random.Random(parity)
-        own, compaction = {}, compactions[parity]
+        changes, compaction = {}, compactions[parity]
         try:
             for batch_id in range(1, 10):
                 keys = dice.sample(range(parity, 60, 2), 4)
                 with compaction.batch():
                     if batch_id % 4:
                         result = ds.upsert(rows(*keys, x=batch_id), on=["id"])
-                        own.update(dict.fromkeys(keys, batch_id))
+                        changes.update(dict.fromkeys(keys, batch_id))
                     else:
                         result = ds.delete(f"id IN ({', '.join(map(str, keys))})")
-                        own.update(dict.fromkeys(keys, -1))
+                        changes.update(dict.fromkeys(keys, -1))
                 if compaction.after_batch(batch_id, newest(result)) and batch_id % 3 == 0:
                     assert compaction.wait(PATIENCE)
         except BaseException as error:
             errors.append(error)
-        model.update(own)
+        model.update(changes)
 
     threads = [threading.Thread(target=stream, args=(parity,)) for parity in range(2)]
     for thread in threads:

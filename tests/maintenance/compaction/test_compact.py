@@ -61,10 +61,10 @@ def new_table(*, stable_row_ids: bool = True) -> TableVersion:
 
 
 def content(table: TableVersion) -> list[dict[str, Any]]:
-    found = Dataset(table).scan(
+    reader = Dataset(table).scan(
         with_row_id=table.has_stable_row_ids, with_row_versions=table.has_stable_row_ids
     )
-    return sorted(found.read_all().to_pylist(), key=lambda row: row["id"])
+    return sorted(reader.read_all().to_pylist(), key=lambda row: row["id"])
 
 
 def feed(table: TableVersion, after: int) -> int:
@@ -92,10 +92,10 @@ def sizes(table: TableVersion) -> list[tuple[int, int]]:
     ]
 
 
-def commit_and_check(prepared: PreparedCompaction, **given: Any) -> CompactionResult:
+def commit_and_check(prepared: PreparedCompaction, **options: Any) -> CompactionResult:
     before = newest_version_of(prepared.table)
     expected = content(before)
-    done = commit_prepared(prepared, **given)
+    done = commit_prepared(prepared, **options)
     assert content(done.table) == expected
     assert verify(done.table) == []
     assert files_of_no_version(done.table) == set()
@@ -130,7 +130,7 @@ def test_compaction_changes_only_the_fragments() -> None:
 
 @pytest.mark.parametrize("stable_row_ids", [True, False])
 @pytest.mark.parametrize(
-    ("act", "left"),
+    ("act", "expected"),
     [
         (lambda ds: ds.append(rows(20, 21)), [(2, 2), (9, 9)]),
         (lambda ds: ds.delete("id IN (0, 5, 9)"), [(9, 6)]),
@@ -143,7 +143,7 @@ def test_compaction_changes_only_the_fragments() -> None:
     ],
 )
 def test_concurrent_deletes_survive_the_rewrite(
-    act: Act, left: list[tuple[int, int]], stable_row_ids: bool
+    act: Act, expected: list[tuple[int, int]], stable_row_ids: bool
 ) -> None:
     """Writers must not wait for a compaction, so their changes are carried over to the new
     files.
@@ -152,7 +152,7 @@ def test_concurrent_deletes_survive_the_rewrite(
     prepared = prepare(table, RULES)
     act(Dataset(table))
     done = commit_and_check(prepared)
-    assert sizes(done.table) == left
+    assert sizes(done.table) == expected
     assert done.num_abandoned == 0
 
 
@@ -183,20 +183,20 @@ def test_fully_deleted_new_fragments_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "left"),
+    ("act", "expected"),
     [
         # restored: the rows that were deleted live again, and were not written
         (lambda ds: ds.restore(ds.version - 1), [(4, 4), (9, 6)]),
         (lambda ds: ds.delete("id BETWEEN 4 AND 6").append(rows(4, 5, 6)), [(3, 3), (9, 6)]),
     ],
 )
-def test_changed_fragments_stay_uncompacted(act: Act, left: list[tuple[int, int]]) -> None:
+def test_changed_fragments_stay_uncompacted(act: Act, expected: list[tuple[int, int]]) -> None:
     """Only the unchanged fragments of the group are replaced."""
     table = new_table()
     prepared = prepare(table, RULES)
     act(Dataset(table))
     done = commit_and_check(prepared)
-    assert sizes(done.table) == left
+    assert sizes(done.table) == expected
 
 
 @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ def test_groups_are_abandoned_independently() -> None:
 
 def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Fragment]]]:
     """A way to write during which another writer acts: the next one each time."""
-    left = list(acts)
+    remaining = list(acts)
 
     def write(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-        if left:
+        if remaining:
             uri = tasks[0].target.store.uri
-            left.pop(0)(lance_stream.open_dataset(uri))
+            remaining.pop(0)(lance_stream.open_dataset(uri))
         yield from write_locally(tasks)
 
     return write

@@ -79,8 +79,8 @@ def test_by_steps_rewrites_are_logarithmic() -> None:
     for _ in range(200):
         sizes += [dice.choice([1, 2, 3])]
         for group in reversed(plan(table_of(*sizes), rules)):
-            num_written += sum(sizes[place] for place in group)
-            sizes[group[0] : group[-1] + 1] = [sum(sizes[place] for place in group)]
+            num_written += sum(sizes[index] for index in group)
+            sizes[group[0] : group[-1] + 1] = [sum(sizes[index] for index in group)]
     assert len(sizes) < 15
     assert num_written < 8 * sum(sizes)  # 2**8 is the size wanted
 
@@ -115,7 +115,7 @@ def test_fragments_that_exceed_a_file_together_stay() -> None:
     table = table_of(*[5] * 10)
     assert plan(table, CompactionRules(100, max_file_bytes=10_000)) == [tuple(range(10))]
     assert plan(table, CompactionRules(100, max_file_bytes=2_500)) == [
-        (place, place + 1) for place in range(0, 10, 2)
+        (index, index + 1) for index in range(0, 10, 2)
     ]
     assert plan(table, CompactionRules(100, max_file_bytes=1_999)) == []
 

@@ -46,7 +46,7 @@ def lived(batches: int = 6, num_rows: int = 2000, updates: int = 300) -> Dataset
     and some inserts and deletes.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_writer, "_order_of_ids", lambda _, found: np.arange(len(found)))
+        patch.setattr(row_writer, "_order_of_ids", lambda _, ids: np.arange(len(ids)))
         return _lived(batches, num_rows, updates)
 
 
@@ -62,8 +62,8 @@ def _lived(batches: int, num_rows: int, updates: int) -> Dataset:
 
 
 def content(ds: Dataset) -> list[dict[str, Any]]:
-    found = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+    rows = ds.scan(with_row_id=True, with_row_versions=True).read_all().to_pylist()
+    return sorted(rows, key=lambda row: row["id"])
 
 
 def lineage_bytes(ds: Dataset) -> int:

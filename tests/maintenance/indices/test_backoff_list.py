@@ -18,25 +18,25 @@ class Clock:
         return self.now
 
 
-def seconds_held(backoffs: BackoffList, clock: Clock) -> float | None:
+def backoff_seconds(backoffs: BackoffList, clock: Clock) -> float | None:
     backoffs.record_round(["i"], {"i": "damaged"}, [INDEX])
-    left = backoffs.seconds_remaining([INDEX])
-    assert left is not None
+    remaining = backoffs.seconds_remaining([INDEX])
+    assert remaining is not None
     assert backoffs.contains(INDEX)
-    clock.now += left
+    clock.now += remaining
     assert not backoffs.contains(INDEX)
-    return left
+    return remaining
 
 
 def test_failures_double_the_wait() -> None:
     """An index that cannot be built must cost less and less, up to a bound; a success resets it."""
     clock = Clock()
     backoffs = BackoffList(clock)
-    times = [seconds_held(backoffs, clock) for _ in range(9)]
+    times = [backoff_seconds(backoffs, clock) for _ in range(9)]
     assert times[:3] == [FIRST_SECONDS, 2 * FIRST_SECONDS, 4 * FIRST_SECONDS]
     assert times[-1] == MAX_SECONDS
     backoffs.record_round(["i"], {}, [INDEX])
-    assert seconds_held(backoffs, clock) == FIRST_SECONDS
+    assert backoff_seconds(backoffs, clock) == FIRST_SECONDS
 
 
 def test_rebuilt_indices_are_not_held_back() -> None:

@@ -157,13 +157,13 @@ def test_indices_on_struct_fields_stay_correct(
     """Pylance updates such an index, but cannot rebuild it once it covers no rows."""
     gate.is_open.set()
     uri = str(tmp_path / "nested")
-    places = pa.table({"id": [1, 2], "place": [{"city": "Ulm"}, {"city": "Bonn"}]})
-    lance_stream.create_dataset(uri, places)
+    table = pa.table({"id": [1, 2], "place": [{"city": "Ulm"}, {"city": "Bonn"}]})
+    lance_stream.create_dataset(uri, table)
     lance.dataset(uri).create_scalar_index("place.city", "BTREE", name="city_idx")
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     if is_emptied:
         lance_stream.open_dataset(uri).delete("true").compact()
-    lance_stream.open_dataset(uri).append(places)
+    lance_stream.open_dataset(uri).append(table)
     done = round_of(uri)
     assert done is not None
     assert set(done.problems) == ({"city_idx"} if is_emptied else set())

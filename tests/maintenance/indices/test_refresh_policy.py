@@ -92,7 +92,7 @@ def test_the_reason_names_the_index_and_its_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "policy"),
+    ("argument", "policy"),
     [
         (None, None),
         (False, None),
@@ -102,13 +102,13 @@ def test_the_reason_names_the_index_and_its_rows() -> None:
         (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
     ],
 )
-def test_mappings_state_a_refresh_policy(given: Any, policy: RefreshPolicy | None) -> None:
+def test_mappings_state_a_refresh_policy(argument: Any, policy: RefreshPolicy | None) -> None:
     """Spark's options and Python's arguments use plain values, which must mean the same policy."""
-    assert as_refresh_policy(given) == policy
+    assert as_refresh_policy(argument) == policy
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("argument", "message"),
     [
         ("auto", "keep_indices_fresh must be True, or a mapping"),
         ({}, "keep_indices_fresh must be True, or a mapping"),
@@ -125,7 +125,7 @@ def test_mappings_state_a_refresh_policy(given: Any, policy: RefreshPolicy | Non
         ({"age": 0}, "'age' of keep_indices_fresh: 0 is not an age"),
     ],
 )
-def test_invalid_limits_are_refused(given: Any, message: str) -> None:
+def test_invalid_limits_are_refused(argument: Any, message: str) -> None:
     """A misspelt or impossible limit would mean an index that is never refreshed."""
     with pytest.raises(InvalidInputError, match=message):
-        as_refresh_policy(given)
+        as_refresh_policy(argument)

@@ -50,8 +50,8 @@ def read_by_both(uri: str) -> dict[int, list[int]]:
         version.version: open_dataset(uri, version.version).to_table()["id"].to_pylist()
         for version in open_dataset(uri).versions()
     }
-    for version, found in ours.items():
-        assert lance.dataset(uri, version=version).to_table()["id"].to_pylist() == found
+    for version, ids in ours.items():
+        assert lance.dataset(uri, version=version).to_table()["id"].to_pylist() == ids
     assert lance.dataset(uri).version == max(ours)
     assert open_dataset(uri, "gold").version == lance.dataset(uri, version="gold").version == 2
     return ours
@@ -62,12 +62,12 @@ def test_renamed_tables_stay_writable(uri: str) -> None:
     older handle.
     """
     before = read_by_both(uri)
-    known = open_dataset(uri)
+    stale = open_dataset(uri)
     assert migrate_manifest_paths(uri) == 4
     assert schemes(uri) == {NamingScheme.V2}
     assert read_by_both(uri) == before
     assert migrate_manifest_paths(uri) == 0
-    known.append(rows(4))  # a writer that opened the table before
+    stale.append(rows(4))  # a writer that opened the table before
     lance.write_dataset(rows(5), uri, mode="append")
     assert schemes(uri) == {NamingScheme.V2}
     assert list(read_by_both(uri)) == [1, 2, 3, 4, 5, 6]
@@ -158,9 +158,9 @@ def test_branches_and_clones_use_new_names(uri: str, tmp_path: Path) -> None:
     open_dataset(uri, 2).branches.create("dev")
     open_dataset(uri, 4).shallow_clone(tmp_path / "clone")
     open_dataset(uri, branch="dev").append(rows(9))
-    for place in (f"{uri}/tree/dev", str(tmp_path / "clone")):
-        assert schemes(place) == {NamingScheme.V2}
-        assert migrate_manifest_paths(place) == 0
+    for location in (f"{uri}/tree/dev", str(tmp_path / "clone")):
+        assert schemes(location) == {NamingScheme.V2}
+        assert migrate_manifest_paths(location) == 0
     assert migrate_manifest_paths(uri) == 4
     theirs = lance.dataset(uri).checkout_version(("dev", None))
     assert theirs.to_table()["id"].to_pylist() == [0, 1, 9]

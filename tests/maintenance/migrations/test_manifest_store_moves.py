@@ -179,9 +179,9 @@ def test_copied_tables_can_be_claimed(
     copy, other = tmp_path / "copy", {"manifest_store": f"sqlite://{tmp_path}/other.db"}
     shutil.copytree(external, copy)
     assert ids_of(copy) == ids_of(copy, other) == [1, 2]
-    for given in (None, other, options):
+    for store_options in (None, other, options):
         with pytest.raises(InvalidInputError, match="claim_versions"):
-            open_dataset(copy, storage_options=given).append(rows(3))
+            open_dataset(copy, storage_options=store_options).append(rows(3))
     assert lance_stream.claim_versions(copy) == 4
     open_dataset(copy).append(rows(3))
     open_dataset(copy, storage_options=other).append(rows(4))
@@ -238,11 +238,11 @@ def test_a_table_has_one_name_in_stores(
 
 def test_writers_can_agree_on_a_name(external: Path, tmp_path: Path) -> None:
     """`base_uri` is for writers that open the table by different paths."""
-    given = {"manifest_store": f"sqlite://{tmp_path}/m.db?base_uri=warehouse/t"}
-    lance_stream.claim_versions(external, given)
+    options = {"manifest_store": f"sqlite://{tmp_path}/m.db?base_uri=warehouse/t"}
+    lance_stream.claim_versions(external, options)
     external.rename(tmp_path / "mounted elsewhere")
-    open_dataset(tmp_path / "mounted elsewhere", storage_options=given).append(rows(3))
-    assert ids_of(tmp_path / "mounted elsewhere", given) == [1, 2, 3]
+    open_dataset(tmp_path / "mounted elsewhere", storage_options=options).append(rows(3))
+    assert ids_of(tmp_path / "mounted elsewhere", options) == [1, 2, 3]
 
 
 # --- cleanup

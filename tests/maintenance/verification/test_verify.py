@@ -73,9 +73,9 @@ def rewritten(ds: Dataset, **changed: Any) -> Dataset:
     return lance_stream.open_dataset(ds.uri)
 
 
-def with_fragment(ds: Dataset, place: int, **changed: Any) -> Dataset:
+def with_fragment(ds: Dataset, index: int, **changed: Any) -> Dataset:
     fragments: list[Fragment] = list(ds.table.manifest.fragments)
-    fragments[place] = replace(fragments[place], **changed)
+    fragments[index] = replace(fragments[index], **changed)
     return rewritten(ds, fragments=FragmentList.of(fragments))
 
 
@@ -105,7 +105,7 @@ def deletion_path(ds: Dataset) -> str:
     return deletion_file_path(fragment.id, fragment.deletion_file)
 
 
-def dead_file(ds: Dataset, **changed: Any) -> Any:
+def deletion_file_with(ds: Dataset, **changed: Any) -> Any:
     return replace(ds.table.manifest.fragments[0].deletion_file, **changed)
 
 
@@ -147,8 +147,8 @@ def remembering(ds: Dataset) -> str:
     """Make the table remember a delete, and return the path of its file."""
     deletes = pa.table({"id": [77], "at": [1]})
     rules: dict[str, Any] = {"on": ["id"], "sequence_by": "at", "except_columns": ["at"]}
-    made = ds.upsert(deletes, delete_when="at = 1", tombstones="1 day", **rules)
-    assert made.verify() == []
+    newer = ds.upsert(deletes, delete_when="at = 1", tombstones="1 day", **rules)
+    assert newer.verify() == []
     (file,) = ds.table.store.list(TOMBSTONES_DIRECTORY)
     return file.path
 
@@ -228,12 +228,12 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     "deletion files": [
         lambda ds: cut_short(ds, deletion_path(ds)),
         lambda ds: without(ds, deletion_path(ds)),
-        lambda ds: with_fragment(ds, 0, deletion_file=dead_file(ds, num_deleted_rows=1)),
+        lambda ds: with_fragment(ds, 0, deletion_file=deletion_file_with(ds, num_deleted_rows=1)),
     ],
     "row counts": [
         lambda ds: with_fragment(ds, 0, files=()),
         lambda ds: with_fragment(ds, 0, physical_rows=0, files=()),
-        lambda ds: with_fragment(ds, 0, deletion_file=dead_file(ds, num_deleted_rows=4)),
+        lambda ds: with_fragment(ds, 0, deletion_file=deletion_file_with(ds, num_deleted_rows=4)),
     ],
     "row ids": [
         lambda ds: with_fragment(ds, 0, row_ids=None),

@@ -38,9 +38,9 @@ def test_nested_json_comes_back(kind: str, start: int) -> None:
     schema = pa.schema([field.with_name("x")])
     stored = to_arrow(from_arrow(schema))
     batch = cast_batch(pa.RecordBatch.from_pylist([{"x": v} for v in values], schema), stored)
-    shown = batch_with_extensions(batch.slice(start))
-    shown.validate(full=True)
-    assert shown.column(0).to_pylist() == values[start:]
+    converted = batch_with_extensions(batch.slice(start))
+    converted.validate(full=True)
+    assert converted.column(0).to_pylist() == values[start:]
 
 
 def test_values_behind_nulls_are_not_read() -> None:
@@ -66,9 +66,9 @@ def test_json_in_vectors_is_text(start: int) -> None:
         mask=pa.array([False, True, False]),
     )
     batch = pa.RecordBatch.from_arrays([vectors], schema=pa.schema([("x", vectors.type)]))
-    shown = with_text(batch.slice(start))
-    shown.validate(full=True)
-    assert shown.column(0).to_pylist() == [["[]", None], None, ["{}", "[]"]][start:]
+    converted = with_text(batch.slice(start))
+    converted.validate(full=True)
+    assert converted.column(0).to_pylist() == [["[]", None], None, ["{}", "[]"]][start:]
 
 
 def test_only_marked_large_bytes_are_json() -> None:

@@ -41,7 +41,7 @@ def test_bytes_are_those_of_the_reference(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "expected"),
     [
         (' { "b" : 1, "a" : [ ] } ', '{"a":[],"b":1}'),
         ("1e2", "100.0"),
@@ -55,9 +55,9 @@ def test_bytes_are_those_of_the_reference(text: str) -> None:
         ('"\\u00e9\\ud83d\\ude00\\/\\u0000"', '"é😀/\\u0000"'),
     ],
 )
-def test_values_come_back_in_one_form(text: str, shown: str) -> None:
+def test_values_come_back_in_one_form(text: str, expected: str) -> None:
     """The same value, whatever it was written like; as the reference shows it."""
-    assert decode_jsonb(encode_jsonb(text)) == shown
+    assert decode_jsonb(encode_jsonb(text)) == expected
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def of_another_fragment(manifest: table_pb2.Manifest) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "problem"),
     [
         (without_it, "which no data files of the fragment contain"),
         (in_two_files, "which 2 data files of the fragment contain"),
@@ -85,7 +85,7 @@ def of_another_fragment(manifest: table_pb2.Manifest) -> None:
     ],
 )
 def test_damaged_lineage_columns_are_reported(
-    table: Path, damage: Callable[[table_pb2.Manifest], None], told: str
+    table: Path, damage: Callable[[table_pb2.Manifest], None], problem: str
 ) -> None:
     """Plain reads must still work without lineage, and whatever needs it must fail rather than
     use wrong ids.
@@ -104,8 +104,8 @@ def test_damaged_lineage_columns_are_reported(
     ):
         with pytest.raises((CorruptDataError, NotFoundError)) as caught:
             read()
-        assert told in str(caught.value)
-    assert any(told in finding.message for finding in ds.verify())
+        assert problem in str(caught.value)
+    assert any(problem in finding.message for finding in ds.verify())
 
 
 def test_missing_lineage_files_are_explained(table: Path) -> None:
@@ -136,21 +136,21 @@ def test_verify_finds_impossible_lineage(table: Path) -> None:
         second.fields[:] = [-4, -2]
 
     edit_manifest(table, ids_as_versions)
-    told = [finding.message for finding in lance_stream.open_dataset(table).verify()]
-    assert any("a row has version 7, but this is version 3" in value for value in told)
-    assert any("a row has version 0" in value for value in told)
-    assert any("the next row id is 7, but 8 is in use" in value for value in told)
+    messages = [finding.message for finding in lance_stream.open_dataset(table).verify()]
+    assert any("a row has version 7, but this is version 3" in value for value in messages)
+    assert any("a row has version 0" in value for value in messages)
+    assert any("the next row id is 7, but 8 is in use" in value for value in messages)
 
 
-def column_of(num_rows: int, asked: list[tuple[str, int]]) -> HiddenColumn:
+def column_of(num_rows: int, requests: list[tuple[str, int]]) -> HiddenColumn:
     values = pa.array(np.arange(num_rows, dtype=np.uint64))
 
     def read(_file: object, _field: object, start: int, stop: int) -> pa.Array:
-        asked.append(("read", stop - start))
+        requests.append(("read", stop - start))
         return values.slice(start, stop - start)
 
     def take(_file: object, _field: object, offsets: np.ndarray) -> pa.Array:
-        asked.append(("take", len(offsets)))
+        requests.append(("take", len(offsets)))
         return values.take(pa.array(offsets))
 
     stored = LineageColumn.among(-3, [FILE])

@@ -19,13 +19,13 @@ def batch(num_rows: int, first: int = 0) -> pa.RecordBatch:
 def test_small_batches_are_joined_in_order(sizes: list[int]) -> None:
     """Each batch has a cost in Spark, so of two neighbors at most one may be small."""
     firsts = [sum(sizes[:index]) for index in range(len(sizes))]
-    given_batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
-    joined = list(join_small(given_batches))
+    batches = [batch(size, first) for size, first in zip(sizes, firsts, strict=True)]
+    joined = list(join_small(batches))
     rows = [row for record in joined for row in record["n"].to_pylist()]
     assert rows == list(range(sum(sizes)))
     small = [value.num_rows < SMALL_BATCH_ROWS for value in joined]
     assert not any(one and two for one, two in pairwise(small))
-    large = [value for value in given_batches if value.num_rows >= SMALL_BATCH_ROWS]
+    large = [value for value in batches if value.num_rows >= SMALL_BATCH_ROWS]
     assert all(any(value is other for other in joined) for value in large)
     assert all(value.num_rows < 2 * SMALL_BATCH_ROWS or value.num_rows == 9000 for value in joined)
 

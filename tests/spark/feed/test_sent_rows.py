@@ -33,7 +33,7 @@ def make_table(folder: Path, num_rows: int) -> str:
     return str(folder / "t")
 
 
-class Asked:
+class DriverStream:
     """A stream as Spark calls it, in the process that runs for the whole query."""
 
     def __init__(self, uri: str, **options: str) -> None:
@@ -65,19 +65,19 @@ class Asked:
         return inputs, flag, batches
 
 
-def positions(asked: Asked) -> tuple[Any, Any]:
-    start = asked.reader.initialOffset()
+def positions(stream: DriverStream) -> tuple[Any, Any]:
+    start = stream.reader.initialOffset()
     limit = getattr(runner, "READ_LIMIT_REGISTRY", None)
     if limit is None:
-        return start, asked.reader.latestOffset()
-    return start, asked.reader.latestOffset(start, asked.reader.getDefaultReadLimit())
+        return start, stream.reader.latestOffset()
+    return start, stream.reader.latestOffset(start, stream.reader.getDefaultReadLimit())
 
 
 def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
     """Sent rows save a Python task per batch, and the task must still be able to read the same
     rows if Spark has lost them.
     """
-    stream = Asked(make_table(tmp_path, 1000))
+    stream = DriverStream(make_table(tmp_path, 1000))
     inputs, flag, batches = stream.plan(*positions(stream))
     assert (len(inputs), flag) == (1, ROWS)
     rows = pa.Table.from_batches(batches)
@@ -88,7 +88,7 @@ def test_small_batches_are_sent_with_plans(tmp_path: Path) -> None:
 
 def test_readers_return_prefetched_rows_once(tmp_path: Path) -> None:
     """A stream runs for months, and rows that Spark never fetched must not stay in its memory."""
-    stream = Asked(make_table(tmp_path, 1000))
+    stream = DriverStream(make_table(tmp_path, 1000))
     start, end = positions(stream)
     stream.plan(start, end)
     assert type(stream.reader) is stream.kind
@@ -101,10 +101,10 @@ def test_readers_return_prefetched_rows_once(tmp_path: Path) -> None:
 def test_replanned_batches_send_equal_rows(tmp_path: Path) -> None:
     """A restarted query repeats a batch, which must be identical for exactly-once sinks."""
     uri = make_table(tmp_path, 1000)
-    stream = Asked(uri)
+    stream = DriverStream(uri)
     start, end = positions(stream)
     before = stream.plan(start, end)[2]
-    again = Asked(uri).plan(start, end)[2]
+    again = DriverStream(uri).plan(start, end)[2]
     assert pa.Table.from_batches(before).equals(pa.Table.from_batches(again))
 
 
@@ -113,7 +113,7 @@ def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.Mon
     parallel.
     """
     monkeypatch.setattr(sent_rows, "MAX_SENT_BYTES", 10_000)
-    stream = Asked(make_table(tmp_path, 1000))
+    stream = DriverStream(make_table(tmp_path, 1000))
     inputs, flag, _ = stream.plan(*positions(stream))
     assert flag == NOT_FOUND
     rows = [value for task_input in inputs for value in TaskReader().read(task_input)]
@@ -153,7 +153,7 @@ def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
     handles.
     """
     table = pa.table({"id": [1], "v": pa.array([[1.0, None]], pa.list_(pa.float32()))})
-    stream = Asked(lance_stream.create_dataset(tmp_path / "t", table).uri)
+    stream = DriverStream(lance_stream.create_dataset(tmp_path / "t", table).uri)
     inputs, flag, _ = stream.plan(*positions(stream))
     assert flag == NOT_FOUND
     (batch,) = TaskReader().read(inputs[0])
@@ -163,7 +163,7 @@ def test_uncopyable_rows_are_left_to_tasks(tmp_path: Path) -> None:
 def test_read_errors_are_left_to_tasks(tmp_path: Path) -> None:
     """Spark retries a failed task, while an error of the planner ends the query."""
     uri = make_table(tmp_path, 1000)
-    stream = Asked(uri)
+    stream = DriverStream(uri)
     offsets = positions(stream)
     for path in (tmp_path / "t" / "data").iterdir():
         path.unlink()
@@ -182,7 +182,7 @@ def test_clusters_leave_all_rows_to_tasks(
     """On a cluster the planner runs on one machine, which should not read for all."""
     monkeypatch.setattr(LanceSource, "session_options", SessionOptions(is_cluster=True))
     uri = make_table(tmp_path, 1000)
-    stream = Asked(uri)
+    stream = DriverStream(uri)
     assert stream.plan(*positions(stream))[1] == NOT_FOUND
     source = LanceSource({"path": uri, **options})
     (task_input,) = source.reader(source.schema()).partitions()
@@ -207,7 +207,7 @@ def test_clusters_are_recognized_by_their_master(master: str, expected: bool) ->
 def test_tasks_read_without_sparks_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wrapper is private to PySpark and may be missing in another release."""
     monkeypatch.setattr(sent_rows, "_WRAPPER", None)
-    stream = Asked(make_table(tmp_path, 1000))
+    stream = DriverStream(make_table(tmp_path, 1000))
     assert stream.plan(*positions(stream))[1] == NOT_FOUND
 
 

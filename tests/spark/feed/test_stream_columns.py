@@ -46,13 +46,13 @@ def run_on(stream: Query) -> None:
         pass
 
 
-def shown(batches: list[list[dict[str, Any]]], *names: str) -> list[tuple[Any, ...]]:
+def columns_of(batches: list[list[dict[str, Any]]], *names: str) -> list[tuple[Any, ...]]:
     return [tuple(row.get(name) for name in names) for batch in batches for row in batch]
 
 
 def of_dataset(ds: Dataset, *names: str) -> list[tuple[Any, ...]]:
     changes = lance_stream.open_dataset(ds.uri).changes(0).read_all().to_pylist()
-    return shown([changes], *names)
+    return columns_of([changes], *names)
 
 
 def test_renamed_columns_keep_their_values(ds: Dataset) -> None:
@@ -60,9 +60,9 @@ def test_renamed_columns_keep_their_values(ds: Dataset) -> None:
     stream = behind(ds)
     ds = ds.rename_columns({"b": "price"})
     assert stream.trigger()
-    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102)], "the names of the run"
+    assert columns_of(stream.batches, "a", "b") == [(1, 101), (2, 102)], "the names of the run"
     batches = stream.run()
-    assert shown(batches, "a", "price") == [(3, 103)], "the names of the next run"
+    assert columns_of(batches, "a", "price") == [(3, 103)], "the names of the next run"
 
 
 def test_running_streams_keep_their_names(ds: Dataset) -> None:
@@ -73,7 +73,7 @@ def test_running_streams_keep_their_names(ds: Dataset) -> None:
     ds = ds.rename_columns({"b": "price"})
     ds.append(rows(4).rename_columns(["a", "price"]))
     run_on(stream)
-    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103), (4, 104)]
+    assert columns_of(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103), (4, 104)]
 
 
 def test_renames_between_offset_and_planning_apply(ds: Dataset) -> None:
@@ -83,7 +83,7 @@ def test_renames_between_offset_and_planning_apply(ds: Dataset) -> None:
         stream.trigger(kill="before planning")
     ds.rename_columns({"b": "price"})
     stream.run()
-    assert shown(stream.batches[1:], "a", "price") == [(2, 102), (3, 103)]
+    assert columns_of(stream.batches[1:], "a", "price") == [(2, 102), (3, 103)]
 
 
 def test_swapped_names_keep_their_meaning(
@@ -95,15 +95,15 @@ def test_swapped_names_keep_their_meaning(
     ds.append(pa.table({"b": [4], "a": [104]}))
     stream.run()
     expected = [(number, 100 + number) for number in range(1, 5)]
-    assert shown(stream.batches, "a", "b") == expected
+    assert columns_of(stream.batches, "a", "b") == expected
     assert json.loads(stream.offsets[-1])["columns"] == {"`a`": 0, "`b`": 1}
     ds.checkout(None).append(pa.table({"b": [5], "a": [105]}))
     stream.run()
-    assert shown(stream.batches, "a", "b") == [*expected, (5, 105)]
+    assert columns_of(stream.batches, "a", "b") == [*expected, (5, 105)]
     fresh = Query(ds.uri, {"startingVersion": "1", "maxVersionsPerTrigger": "1"})
     fresh.run()
-    assert shown(fresh.batches, "a", "b") == of_dataset(ds, "a", "b")
-    assert shown(fresh.batches, "a") == [(101,), (102,), (103,), (104,), (105,)]
+    assert columns_of(fresh.batches, "a", "b") == of_dataset(ds, "a", "b")
+    assert columns_of(fresh.batches, "a") == [(101,), (102,), (103,), (104,), (105,)]
 
 
 def test_filters_keep_their_meaning_across_renames(ds: Dataset) -> None:
@@ -111,7 +111,7 @@ def test_filters_keep_their_meaning_across_renames(ds: Dataset) -> None:
     stream = behind(ds, filter="a < 100")
     ds = ds.rename_columns({"a": "b", "b": "a"})
     stream.run()
-    assert shown(stream.batches, "a") == [(1,), (2,), (3,)]
+    assert columns_of(stream.batches, "a") == [(1,), (2,), (3,)]
 
 
 def test_recreated_columns_stop_the_run(ds: Dataset) -> None:
@@ -123,9 +123,9 @@ def test_recreated_columns_stop_the_run(ds: Dataset) -> None:
     ds.append(rows(4))
     with pytest.raises(InvalidInputError, match="'b' no longer exists"):
         run_on(stream)
-    assert shown(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103)]
+    assert columns_of(stream.batches, "a", "b") == [(1, 101), (2, 102), (3, 103)]
     stream.run()
-    assert shown(stream.batches[3:], "a", "b") == [(4, 104)]
+    assert columns_of(stream.batches[3:], "a", "b") == [(4, 104)]
 
 
 def test_reused_names_mean_the_new_column(
@@ -135,7 +135,7 @@ def test_reused_names_mean_the_new_column(
     stream = behind(ds)
     ds.rename_columns({"a": "c", "b": "a"})
     stream.run()
-    assert shown(stream.batches[1:], "c", "a") == [(2, 102), (3, 103)]
+    assert columns_of(stream.batches[1:], "c", "a") == [(2, 102), (3, 103)]
 
 
 TYPES = [
@@ -178,7 +178,7 @@ def test_streams_survive_retyped_columns(
     changes = lance_stream.open_dataset(uri).changes(0).read_all().to_pylist()
     kinds = ("_commit_version", "_change_type", "x")
     start = len(stream.batches[0]) if limits else 0
-    assert shown(stream.batches, *kinds)[start:] == shown([changes], *kinds)[start:]
+    assert columns_of(stream.batches, *kinds)[start:] == columns_of([changes], *kinds)[start:]
     inserts = [row["x"] for row in changes if row["_change_type"] == "insert"]
     assert inserts == expected
 
@@ -203,7 +203,7 @@ def test_options_may_name_later_columns(
     if options.get("filter") == "n = 1":
         changes = [row for row in changes if row["n"] == 1]
     kinds = ("_commit_version", "_change_type", "n")
-    assert shown([rows_read], *kinds) == shown([changes], *kinds)
+    assert columns_of([rows_read], *kinds) == columns_of([changes], *kinds)
     assert len(rows_read) == (1 if options.get("filter") == "n = 1" else 5)
 
 
@@ -217,8 +217,10 @@ def test_streams_survive_cleaned_up_versions(ds: Dataset) -> None:
         ds = ds.append(pa.table({"b": [number], "a": [100 + number]}))
         assert stream.trigger()
         ds.cleanup(older_than="0s", retain_versions=2)
-    assert shown(stream.batches, "a", "b") == [(number, 100 + number) for number in range(1, 8)]
+    assert columns_of(stream.batches, "a", "b") == [
+        (number, 100 + number) for number in range(1, 8)
+    ]
     stream.run()
     ds.append(pa.table({"b": [8], "a": [108]}))
     stream.run()
-    assert shown(stream.batches[-1:], "a", "b") == [(8, 108)]
+    assert columns_of(stream.batches[-1:], "a", "b") == [(8, 108)]

@@ -315,8 +315,8 @@ def test_a_consumers_snapshot_is_retained(ds: Dataset) -> None:
     stream.start()
     stream.trigger()
     ds.append(rows(8))
-    (held_consumer,) = list_consumers(ds.table.refs)
-    assert (held_consumer.name, held_consumer.version, held_consumer.is_beginning) == (
+    (snapshot_consumer,) = list_consumers(ds.table.refs)
+    assert (snapshot_consumer.name, snapshot_consumer.version, snapshot_consumer.is_beginning) == (
         "me",
         5,
         True,

@@ -19,7 +19,7 @@ from lance_stream.spark.source.lance_source import LanceSource
 from lance_stream.spark.versions import HAS_READ_LIMITS
 from tests.spark.feed.query_runs import Query
 
-GIVEN = StructType().add("id", LongType()).add("_change_type", StringType())
+USER_SCHEMA = StructType().add("id", LongType()).add("_change_type", StringType())
 BOTH = pytest.mark.parametrize("without_start", [False, True] if HAS_READ_LIMITS else [True])
 PAST = "2020-01-01T00:00:00"
 
@@ -27,12 +27,12 @@ PAST = "2020-01-01T00:00:00"
 class WaitingQuery(Query):
     """A query with a user-specified schema."""
 
-    given = GIVEN
+    user_schema = USER_SCHEMA
 
     def _make_reader(self) -> DataSourceStreamReader:
         options = {"readChangeFeed": "true", "waitForTable": "true", **self.options}
         source = LanceSource({"path": self.uri, **options})
-        reader = source.streamReader(self.given)
+        reader = source.streamReader(self.user_schema)
         if self.without_start and HAS_READ_LIMITS:
             of_other: Any = reader
             reader = self.make(of_other.options, of_other.carried, None, of_other._find_table)
@@ -65,12 +65,12 @@ STARTS: list[tuple[dict[str, str], list[tuple[int, str]]]] = [
 
 
 @BOTH
-@pytest.mark.parametrize(("options", "found"), STARTS)
+@pytest.mark.parametrize(("options", "expected"), STARTS)
 @pytest.mark.parametrize("restarts", [0, 1, 2])
 def test_streams_wait_for_their_table(
     tmp_path: Path,
     options: dict[str, str],
-    found: list[tuple[int, str]],
+    expected: list[tuple[int, str]],
     restarts: int,
     without_start: bool,
 ) -> None:
@@ -88,10 +88,10 @@ def test_streams_wait_for_their_table(
         query.start()
     while query.trigger():
         pass
-    assert ids(query) == found
+    assert ids(query) == expected
     lance_stream.open_dataset(query.uri).append(rows(9))
     query.run()
-    assert ids(query) == [*found, (9, "i")]
+    assert ids(query) == [*expected, (9, "i")]
 
 
 @BOTH
@@ -161,7 +161,7 @@ def test_columns_are_checked_when_tables_appear(tmp_path: Path, without_start: b
     not arrive as nulls.
     """
     query = WaitingQuery(str(tmp_path / "t"), {}, without_start)
-    query.given = StructType().add("no", LongType())
+    query.user_schema = StructType().add("no", LongType())
     query.start()
     query.trigger()
     create(query.uri)

@@ -38,7 +38,7 @@ SCHEMA = pa.schema(
 
 
 @pytest.mark.parametrize(
-    ("written", "settled"),
+    ("written", "resolved"),
     [
         ("ID = 1 AND v = 'v'", "`id` = 1 AND `V` = 'v'"),
         ("id = 1", "id = 1"),
@@ -51,11 +51,11 @@ SCHEMA = pa.schema(
         ("ID > .5 -- ID\n AND nope = 1", "`id` > .5 -- ID\n AND nope = 1"),
     ],
 )
-def test_filters_name_columns_in_any_case(written: str, settled: str) -> None:
+def test_filters_name_columns_in_any_case(written: str, resolved: str) -> None:
     """Names must be resolved in columns, nested fields and quoted names, but never in strings,
     types or comments.
     """
-    assert resolve_filter(written, SCHEMA, case_sensitive=False) == settled
+    assert resolve_filter(written, SCHEMA, case_sensitive=False) == resolved
     assert resolve_filter(written, SCHEMA, case_sensitive=True) == written
 
 
@@ -64,8 +64,8 @@ def test_columns_match_in_any_case() -> None:
     later error quotes what the user wrote.
     """
     names = ["ID", "ST.A", "Items.price", "nope", "st", "i d"]
-    settled = ("id", "`st`.`a`", "`items`.`Price`", "nope", "st", "I d")
-    assert resolve_columns(names, SCHEMA, case_sensitive=False) == settled
+    resolved = ("id", "`st`.`a`", "`items`.`Price`", "nope", "st", "I d")
+    assert resolve_columns(names, SCHEMA, case_sensitive=False) == resolved
     assert resolve_columns(names, SCHEMA, case_sensitive=True) == tuple(names)
     assert resolve_columns(None, SCHEMA, case_sensitive=False) is None
 

@@ -21,7 +21,7 @@ from tests.remedies import follow
 
 pytestmark = pytest.mark.spark
 
-OWN_ID = "[Gg]ive the sink that failed now its own app_id"
+APP_ID_REMEDY = "[Gg]ive the sink that failed now its own app_id"
 GIVE_THE_ONE_THAT_FAILED = "give the one that failed now its own app_id"
 
 
@@ -62,21 +62,26 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
 
 
 @pytest.mark.quick_cases(one_in=3)
-@pytest.mark.parametrize("is_settled", [True, False])
-def test_a_second_dataframe_needs_its_app_id(file_stream: Any, uri: str, is_settled: bool) -> None:
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_a_second_dataframe_needs_its_app_id(
+    file_stream: Any, uri: str, is_deterministic: bool
+) -> None:
     """The second DataFrame of a batch must not be taken for a replay of the first, even if the
     plan is nondeterministic or the query was restarted.
     """
     file_stream.add(rows(0, 1, 2))
-    df = None if is_settled else unsettled(file_stream)
+    df = None if is_deterministic else unsettled(file_stream)
     for other in (uri, f"{uri}/"):
-        with pytest.raises(Exception, match=OWN_ID):
+        with pytest.raises(Exception, match=APP_ID_REMEDY):
             run(file_stream, in_halves(lance_sink(uri), lance_sink(other)), df)
         assert ids_of(uri) == [0, 2]
     first, second = lance_sink(uri), lance_sink(f"{uri}/", app_id="odd")
     run(file_stream, in_halves(first, second), df)
     assert first.last_commit is not None
-    assert (first.last_commit.skipped, first.last_commit.rows_differ) == (True, not is_settled)
+    assert (first.last_commit.skipped, first.last_commit.rows_differ) == (
+        True,
+        not is_deterministic,
+    )
     assert ids_of(uri) == [0, 1, 2]
 
     file_stream.forget_newest_commit()
@@ -92,14 +97,14 @@ def test_swapped_sinks_are_noticed(file_stream: Any, uri: str) -> None:
     batch.
     """
     file_stream.add(rows(0, 1))
-    with pytest.raises(Exception, match=OWN_ID):
+    with pytest.raises(Exception, match=APP_ID_REMEDY):
         run(file_stream, in_halves(lance_sink(uri), lance_sink(uri)), unsettled(file_stream))
 
     def swapped(df: Any, batch_id: int) -> None:
         in_halves(sink, sink)(df.selectExpr("1 - id AS id", "op", "x"), batch_id)
 
     sink = lance_sink(uri)
-    with pytest.raises(Exception, match=OWN_ID):
+    with pytest.raises(Exception, match=APP_ID_REMEDY):
         run(file_stream, swapped, unsettled(file_stream))
     assert ids_of(uri) == [0]
 
@@ -180,16 +185,16 @@ def test_replays_are_recognized_in_any_job_group(file_stream: Any, uri: str) -> 
 
 
 @pytest.mark.quick_cases(one_in=3)
-@pytest.mark.parametrize("is_settled", [True, False])
-def test_adding_an_app_id_keeps_replays(file_stream: Any, uri: str, is_settled: bool) -> None:
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_adding_an_app_id_keeps_replays(file_stream: Any, uri: str, is_deterministic: bool) -> None:
     """A query that gets an `app_id` has to recognize a batch that it committed without one; only a
     nondeterministic plan cannot be verified.
     """
     file_stream.add(rows(0, 1))
-    df = None if is_settled else unsettled(file_stream)
+    df = None if is_deterministic else unsettled(file_stream)
     run(file_stream, lance_sink(uri), df)
     file_stream.forget_newest_commit()
-    if not is_settled:
+    if not is_deterministic:
         with pytest.raises(Exception, match="start the query once as it was"):
             run(file_stream, lance_sink(uri, app_id="new"), df)
         run(file_stream, lance_sink(uri), df)

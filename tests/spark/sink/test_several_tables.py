@@ -13,7 +13,7 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import LanceSinks, lance_sink, lance_sinks
 from lance_stream.spark.sink import several
-from tests.commit.group_places import exists
+from tests.commit.table_groups import exists
 
 pytestmark = pytest.mark.spark
 
@@ -60,7 +60,7 @@ class Tables:
             atomic=atomic,
         )
 
-    def found(self) -> tuple[list[int], list[int]]:
+    def ids_in_both(self) -> tuple[list[int], list[int]]:
         opened = [
             lance_stream.open_dataset(uri, storage_options=self.options)
             for uri in (self.orders, self.lines)
@@ -89,7 +89,7 @@ def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic
         file_stream.add(value)
     file_stream.run(sinks)
     expected = [1, 2, 3, 4], [1, 1, 2, 2, 2, 2, 3, 3, 4, 4]
-    assert tables.found() == expected
+    assert tables.ids_in_both() == expected
     assert tables.versions() == [3, 3]
     commits = sinks.last_commits
     assert [commits[name].version for name in ("orders", "lines")] == [3, 3]  # type: ignore[union-attr]  # both are there
@@ -100,7 +100,7 @@ def test_each_table_has_each_batch_once(file_stream: Any, tmp_path: Path, atomic
     file_stream.forget_newest_commit()
     file_stream.run(sinks)
     assert [last_commit.skipped for last_commit in sinks.last_commits.values()] == [True, True]  # type: ignore[union-attr]  # both are there
-    assert tables.found() == expected
+    assert tables.ids_in_both() == expected
     if atomic:
         options = tables.options
         both = lance_stream.open_together([tables.orders, tables.lines], options)
@@ -129,11 +129,11 @@ def test_a_batch_is_computed_once(
     def counting(sinks: LanceSinks) -> Callable[[Any, int], None]:
         return lambda df, batch_id: sinks(df.mapInArrow(count, df.schema), batch_id)
 
-    kept_by_others = spark.sparkContext._jsc.getPersistentRDDs().size()
+    num_persisted = spark.sparkContext._jsc.getPersistentRDDs().size()
     file_stream.add(orders(*range(50)))
     file_stream.run(counting(Tables(tmp_path, in_store=True).sinks(atomic=True)))
     assert computed.value == 50
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == kept_by_others
+    assert spark.sparkContext._jsc.getPersistentRDDs().size() == num_persisted
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["in order", "atomic"])
@@ -167,7 +167,7 @@ def test_a_failing_table_is_named(file_stream: Any, tmp_path: Path, atomic: bool
             atomic=atomic,
         )
     )
-    assert tables.found() == ([1], [1, 1])
+    assert tables.ids_in_both() == ([1], [1, 1])
     assert tables.versions() == [1, 1]
 
 
@@ -178,7 +178,7 @@ def test_a_table_without_rows_keeps_its_version(file_stream: Any, tmp_path: Path
     no_lines = pa.Table.from_pylist([{"id": 2, "customer": "c", "skus": []}], ORDERS)
     file_stream.add(no_lines)
     file_stream.run(tables.sinks(atomic=True))
-    assert tables.found() == ([1, 2], [1, 1])
+    assert tables.ids_in_both() == ([1, 2], [1, 1])
     assert tables.versions() == [2, 1]
 
 
@@ -242,7 +242,7 @@ def test_added_columns_commit_before_atomic_rows(
     sinks._targets["lines"] = sinks._targets["lines"]._replace(rows=lines)
     file_stream.add(orders(*range(5, 20)))
     file_stream.run(sinks)
-    assert tables.found()[0] == [*range(20)]
+    assert tables.ids_in_both()[0] == [*range(20)]
     ds = lance_stream.open_dataset(tables.orders, storage_options=tables.options)
     assert [version.operation for version in ds.versions()] == ["Create", "Merge", "Update"]
 
@@ -269,11 +269,11 @@ def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path)
     )
     file_stream.add(pa.concat_tables([orders(1), orders(2, customer="nobody")]))
     file_stream.run(sinks)
-    assert tables.found() == ([1], [1, 1, 2, 2])
+    assert tables.ids_in_both() == ([1], [1, 1, 2, 2])
     assert sinks["orders"].last_commit.rows_quarantined == {"known": 1}  # type: ignore[union-attr]  # it is there
     file_stream.forget_newest_commit()
     file_stream.run(sinks)
-    assert tables.found() == ([1], [1, 1, 2, 2])
+    assert tables.ids_in_both() == ([1], [1, 1, 2, 2])
 
 
 @pytest.mark.floors

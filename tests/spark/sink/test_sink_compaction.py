@@ -91,7 +91,7 @@ def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.D
 
 
 @pytest.mark.parametrize(
-    ("master", "is_left_to_spark"),
+    ("master", "uses_spark"),
     [
         ("local", False),
         ("local[2]", False),
@@ -102,14 +102,14 @@ def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.D
         (None, True),  # Spark Connect does not tell
     ],
 )
-def test_the_driver_writes_on_single_machines(master: str | None, is_left_to_spark: bool) -> None:
+def test_the_driver_writes_on_single_machines(master: str | None, uses_spark: bool) -> None:
     """With a local master tasks run in the driver's machine, so a Spark job
     would only add delay.
     """
     session: Any = SimpleNamespace()
     if master is not None:
         session.sparkContext = SimpleNamespace(master=master)
-    assert (writer_of(session) is not None) == is_left_to_spark
+    assert (writer_of(session) is not None) == uses_spark
 
 
 @pytest.fixture(params=["on a local master", "on a cluster"])

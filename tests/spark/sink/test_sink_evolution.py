@@ -173,7 +173,7 @@ def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("option", "expected"),
     [
         ("none", ()),
         ("add_columns", ("add_columns",)),
@@ -182,14 +182,14 @@ def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.Mon
         ([], ()),
     ],
 )
-def test_evolutions_may_be_text_or_lists(uri: str, given: Any, expected: tuple[str, ...]) -> None:
+def test_evolutions_may_be_text_or_lists(uri: str, option: Any, expected: tuple[str, ...]) -> None:
     """Options of Spark can only be text, while Python users pass lists."""
-    sink: LanceSink = lance_sink(uri, schema_evolution=given)
+    sink: LanceSink = lance_sink(uri, schema_evolution=option)
     assert sink.arguments.schema_evolution == expected
 
 
-@pytest.mark.parametrize("given", ["none, add_columns", ["widen"], 3, "mergeSchema", [True]])
-def test_unknown_evolutions_are_refused(uri: str, given: Any) -> None:
+@pytest.mark.parametrize("option", ["none, add_columns", ["widen"], 3, "mergeSchema", [True]])
+def test_unknown_evolutions_are_refused(uri: str, option: Any) -> None:
     """A misspelt evolution that is ignored would stop the stream at the first new column."""
     with pytest.raises(InvalidInputError, match="schema_evolution"):
-        lance_sink(uri, schema_evolution=given)
+        lance_sink(uri, schema_evolution=option)

@@ -120,9 +120,9 @@ def test_other_format_names_have_functions(spark: Any, sql: Any, uri: str) -> No
     assert sql(f"SELECT count(*) AS n FROM lake_table('{uri}')") == [{"n": 4}]
 
 
-@pytest.mark.parametrize(("is_utc", "found"), [(True, 1), (False, 0)])
+@pytest.mark.parametrize(("is_utc", "num_rows"), [(True, 1), (False, 0)])
 def test_times_without_zone_are_utc(
-    uri: str, monkeypatch: pytest.MonkeyPatch, is_utc: bool, found: int
+    uri: str, monkeypatch: pytest.MonkeyPatch, is_utc: bool, num_rows: int
 ) -> None:
     """Workers receive every timestamp as one without a zone, here on a machine in Kolkata."""
     monkeypatch.setenv("TZ", "Asia/Kolkata")
@@ -133,8 +133,8 @@ def test_times_without_zone_are_utc(
     )
     moment = (first.timestamp + timedelta(seconds=1)).replace(tzinfo=None)
     try:
-        if found:
-            assert len(list(function.eval(uri, moment))) >= found
+        if num_rows:
+            assert len(list(function.eval(uri, moment))) >= num_rows
         else:
             with pytest.raises(NotFoundError):
                 list(function.eval(uri, moment))

@@ -479,10 +479,10 @@ def test_delete_conditions_select_sparks_rows(session: Any, condition: str) -> N
         " AS t(seq, op, at, gone, f, day, price)"
     )
     chosen = sorted(map(str, df.where(condition).toArrow().to_pylist()))
-    settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
+    resolved = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = df.toArrow()
     mask = evaluate_predicate(
-        parse_predicate(settled, rows.schema),
+        parse_predicate(resolved, rows.schema),
         rows.combine_chunks().to_batches()[0],
     )
     assert sorted(map(str, rows.filter(mask).to_pylist())) == chosen
@@ -523,9 +523,9 @@ TEXTS = [
 def test_backslashes_mean_what_spark_means(session: Any, condition: str) -> None:
     """A delete that reads an escape differently deletes other rows."""
     df = session.createDataFrame(pa.table({"op": TEXTS}))
-    settled = resolve_delete_condition(condition, df.schema, case_sensitive=False)
+    resolved = resolve_delete_condition(condition, df.schema, case_sensitive=False)
     rows = pa.RecordBatch.from_pydict({"op": TEXTS})
-    mask = evaluate_predicate(parse_predicate(settled, rows.schema), rows)
+    mask = evaluate_predicate(parse_predicate(resolved, rows.schema), rows)
     chosen = [row.op for row in df.where(condition).collect()]
     assert rows.filter(mask)["op"].to_pylist() == chosen
     assert 0 < len(chosen) < len(TEXTS)

@@ -210,10 +210,10 @@ def test_keys_that_expire_are_not_among_the_options(issuing: IssuingNamespace) -
 @pytest.mark.server("moto")
 def test_users_credentials_take_precedence(issuing: IssuingNamespace) -> None:
     """A mixture would sign with the key of one and the secret of the other."""
-    own = {"key": "mine", "secret": "my secret"}
-    _, options = locate(None, own, "db.t", issuing.settings)
+    user_options = {"key": "mine", "secret": "my secret"}
+    _, options = locate(None, user_options, "db.t", issuing.settings)
     assert options is not None
-    assert {name: options[name] for name in own} == own
+    assert {name: options[name] for name in user_options} == user_options
     assert "namespace_table" not in options
     assert not {"aws_access_key_id", "aws_session_token"} & options.keys()
 

@@ -45,14 +45,14 @@ def batch_of(changes: Iterable[Change]) -> pa.Table:
 
 def effective(log: Iterable[Change]) -> dict[int, list[Change]]:
     """Return the changes of each key that count, in order: of equal sequences, a delete."""
-    by_place: dict[tuple[int, int], Change] = {}
+    by_sequence: dict[tuple[int, int], Change] = {}
     for change in log:
-        earlier = by_place.get((change.id, change.seq))
+        earlier = by_sequence.get((change.id, change.seq))
         if earlier is None or earlier.op != "d":
-            by_place[change.id, change.seq] = change
+            by_sequence[change.id, change.seq] = change
     ordered: dict[int, list[Change]] = {}
-    for key in sorted(by_place):
-        ordered.setdefault(key[0], []).append(by_place[key])
+    for key in sorted(by_sequence):
+        ordered.setdefault(key[0], []).append(by_sequence[key])
     return ordered
 
 

@@ -49,8 +49,8 @@ class RangeProcesses:
     def prepare(self, planned: PartedUpsert) -> PartedUpsert:
         table = planned.table
         index = shared_index(table, planned.rules.on)
-        for place, _ in index.lacking(table):
-            self._call(partial(index_keys, table, index.on, index.seeds), [place])
+        for fragment, _ in index.lacking(table):
+            self._call(partial(index_keys, table, index.on, index.seeds), [fragment])
         for paths in index.to_merge():
             self._call(partial(merge_runs, table, index.on, index.seeds), paths)
         return replace(planned, keeps_keys=False)

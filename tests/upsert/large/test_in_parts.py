@@ -140,8 +140,8 @@ def winner_of(way: Way, sequences: pa.Array, *batches: list[int]) -> int:
         {"id": pa.array([1] * len(sequences)), "seq": sequences, "n": range(len(sequences))}
     )
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema).table
-    for places in batches:
-        table = way(table, rows.take(pa.array(places)), BY_SEQUENCE).table
+    for indices in batches:
+        table = way(table, rows.take(pa.array(indices)), BY_SEQUENCE).table
     numbers: list[int] = lance_stream.Dataset(table).to_table()["n"].to_pylist()
     assert len(numbers) == 1
     return numbers[0]
@@ -167,11 +167,11 @@ def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
     """Sequences of every type must order rows alike within a batch and across batches."""
     sequences = ASCENDING[name]
     last = len(sequences) - 1
-    places = list(range(len(sequences)))
-    assert winner_of(way, sequences, places) == last
-    assert winner_of(way, sequences, places[::-1]) == last
-    assert winner_of(way, sequences, *([position] for position in places)) == last
-    assert winner_of(way, sequences, *([position] for position in places[::-1])) == last
+    indices = list(range(len(sequences)))
+    assert winner_of(way, sequences, indices) == last
+    assert winner_of(way, sequences, indices[::-1]) == last
+    assert winner_of(way, sequences, *([position] for position in indices)) == last
+    assert winner_of(way, sequences, *([position] for position in indices[::-1])) == last
 
 
 @pytest.mark.floors
@@ -426,8 +426,8 @@ def test_retries_follow_renamed_columns(
     rules = UpsertRules(("id",), sequence_by="at")
     done = way(ds.table, ours, rules)
     assert done.attempts == 2
-    rows_found = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
-    assert rows_found == [
+    stored = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
+    assert stored == [
         {"id": value, "x": x}
         for value, x in (
             # of the rows (3, "theirs"), (2, "b") and (1, "c"), the last is newer

@@ -132,9 +132,9 @@ def test_random_histories_match_a_dictionary(
                 sequence = model.get(row["id"], (0, None))[1]
                 model[row["id"]] = row["x"], row["text"] if has_text else sequence
         before, ds = ds.version, lance_stream.Dataset(done.table)
-        found = lance.dataset(uri).to_table().to_pylist()
-        assert len(found) == len(model)
-        assert {row["id"]: (row["x"], row["text"]) for row in found} == model
+        stored = lance.dataset(uri).to_table().to_pylist()
+        assert len(stored) == len(model)
+        assert {row["id"]: (row["x"], row["text"]) for row in stored} == model
         if done.is_new:
             kinds = Counter(ds.changes(before).read_all()["_change_type"].to_pylist())
             assert kinds["insert"] == done.num_inserted
@@ -269,7 +269,7 @@ def test_ranges_cover_all_rows_once(
             )
         multiple = dice.choice([1, 4, 1 << 60])
         ranges = cut_ranges(files, dice.randrange(60), dice.choice([0, 1 << 30]), multiple)
-        found = []
+        all_pairs = []
         for part in ranges:
             assert part.first % multiple == 0
             for file in files:
@@ -277,8 +277,8 @@ def test_ranges_cover_all_rows_once(
                     pairs = zip(words.tolist(), batch["row"].to_pylist(), strict=True)
                     pairs_of_part = list(pairs)
                     assert all(part.first <= word <= part.last for word, _ in pairs_of_part)
-                    found += pairs_of_part
-        assert sorted(found) == sorted(expected)
+                    all_pairs += pairs_of_part
+        assert sorted(all_pairs) == sorted(expected)
         starts = [part.first for part in ranges]
         assert starts == sorted(set(starts))
         assert sum(file.num_rows for file in files) == len(expected)

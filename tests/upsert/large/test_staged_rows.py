@@ -106,18 +106,18 @@ def test_ranges_of_a_process_share_its_memory(
     table = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema, primary_key=["id"]).table
     rules = UpsertRules(("id",))
     staged = stage_rows(rows.to_batches(1000), table.store, table.arrow_schema, rules)
-    look_up, held = KeyMatcher.look_up, []
+    look_up, allocated = KeyMatcher.look_up, []
     allocated_before = pa.total_allocated_bytes()
 
     def look_up_and_measure(*arguments: Any) -> Any:
-        held.append(pa.total_allocated_bytes() - allocated_before)
+        allocated.append(pa.total_allocated_bytes() - allocated_before)
         return look_up(*arguments)
 
     monkeypatch.setattr(KeyMatcher, "look_up", look_up_and_measure)
     written = upsert_staged(table, [staged], rules, rows.schema.names, None).table
     assert lance_stream.open_dataset(written.uri).count_rows() == 40_000
-    assert len(held) >= 5 * ranges_at_once
-    assert max(held) < most_copies * limit
+    assert len(allocated) >= 5 * ranges_at_once
+    assert max(allocated) < most_copies * limit
 
 
 def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,19 +20,19 @@ PRICE = pa.field("price", pa.float64())
 @pytest.fixture
 def ds() -> Dataset:
     """Six rows in two fragments."""
-    made = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
+    table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     for ids in ([0, 1, 2], [3, 4, 5]):
-        made = made.append(pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}))
-    return made
+        table = table.append(pa.table({"id": ids, "name": [f"n{id_}" for id_ in ids]}))
+    return table
 
 
 def in_the_way(ds: Dataset, before_publishing: Any, times: int = 1) -> Dataset:
     """Return the table through a store that lets another writer publish first, so many times."""
-    left = [times]
+    remaining = [times]
 
     def before(call: str, path: str) -> None:
-        if call == "create_once" and path.startswith("_versions/") and left[0]:
-            left[0] -= 1
+        if call == "create_once" and path.startswith("_versions/") and remaining[0]:
+            remaining[0] -= 1
             before_publishing()
 
     store = WatchedStore(ds.table.store, before=before)

@@ -48,7 +48,7 @@ def rows(*ids: int) -> pa.Table:
     )
 
 
-def given(*ids: int, **columns: Any) -> pa.Table:
+def incoming_rows(*ids: int, **columns: Any) -> pa.Table:
     """Return rows with some of the columns, in the types that the table is created with."""
     return pa.table({"id": pa.array(ids, pa.int32()), **columns})
 
@@ -123,9 +123,9 @@ def test_the_feed_continues_across_a_cast(ds: Dataset) -> None:
     feed = result.changes(ds.version, pre_images=True).read_all().to_pylist()
     posts = [row for row in feed if row["_change_type"] == "update_postimage"]
     pres = [row for row in feed if row["_change_type"] == "update_preimage"]
-    own = result.schema.names
-    assert [{k: post[k] for k in own} for post in posts] == values(result)
-    assert [{k: pre[k] for k in own} for pre in pres] == values(ds)
+    names = result.schema.names
+    assert [{k: post[k] for k in names} for post in posts] == values(result)
+    assert [{k: pre[k] for k in names} for pre in pres] == values(ds)
     whole = result.append(rows(9)).changes(0)
     assert whole.schema.field("id").type == pa.int64()
     inserts = [e for e in whole.read_all().to_pylist() if e["_change_type"] == "insert"]
@@ -174,14 +174,14 @@ def test_lossy_casts_are_possible_by_expression(ds: Dataset) -> None:
 
 def test_dates_beyond_timestamps_are_refused(ds: Dataset) -> None:
     """Some dates overflow a timestamp, which only the values can show; live rows alone decide."""
-    days = given(9, day=pa.array([2**31 - 1], pa.date32()))
+    days = incoming_rows(9, day=pa.array([2**31 - 1], pa.date32()))
     ds = ds.add_columns(pa.field("day", pa.date32())).append(days)
     before = data_files(ds)
     with pytest.raises(InvalidInputError, match="'day' contains a value that does not fit"):
         ds.alter_columns({"path": "day", "data_type": pa.timestamp("us")})
     assert data_files(ds) == before
     result = ds.delete("id = 9").alter_columns({"path": "day", "data_type": pa.timestamp("us")})
-    result = result.append(given(9, day=[datetime.date(2000, 1, 1)]))
+    result = result.append(incoming_rows(9, day=[datetime.date(2000, 1, 1)]))
     assert result.to_table()["day"].to_pylist()[-1] == datetime.datetime(2000, 1, 1)
 
 
@@ -203,7 +203,7 @@ def test_nullability_changes_no_row(ds: Dataset) -> None:
     assert data_files(result) == files
     assert result.changes(ds.version).read_all().num_rows == 0
     with pytest.raises(InvalidInputError, match="must not be null"):
-        result.append(given(9, name=pa.nulls(1, pa.string())))
+        result.append(incoming_rows(9, name=pa.nulls(1, pa.string())))
     assert result.verify() == []
 
 
@@ -213,7 +213,7 @@ def test_columns_with_nulls_stay_nullable(ds: Dataset, path: str) -> None:
     not count.
     """
     orders = pa.array([[{"price": 1.0, "n": None}]], SCHEMA.field("orders").type)
-    ds = ds.append(given(9, orders=orders))
+    ds = ds.append(incoming_rows(9, orders=orders))
     with pytest.raises(InvalidInputError, match="some rows are null in it"):
         ds.alter_columns({"path": path, "nullable": False})
     result = ds.delete("n IS NULL" if path == "n" else "place IS NULL")
@@ -280,8 +280,8 @@ def test_unclear_alterations_are_refused(ds: Dataset, alterations: Any, message:
 def test_extension_types_and_blobs_stay() -> None:
     """These columns cannot be cast, which must not prevent altering the others."""
     extension = {"ARROW:extension:name": "my.type"}
-    place = pa.struct([pa.field("e", pa.int32(), metadata=extension), ("zip", pa.int32())])
-    schema = pa.schema([("place", place)])
+    struct = pa.struct([pa.field("e", pa.int32(), metadata=extension), ("zip", pa.int32())])
+    schema = pa.schema([("place", struct)])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     ds = ds.append(pa.table({"place": [{"e": 1, "zip": 2}]}, schema))
     with pytest.raises(InvalidInputError, match="blob or has an extension type"):
@@ -319,7 +319,7 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
     ds = create()
     options: dict[str, Any] = {"on": "id", "sequence_by": "n"}
     ds = ds.upsert(
-        given(1, n=pa.array([50], pa.int16()), gone=[True]),
+        incoming_rows(1, n=pa.array([50], pa.int16()), gone=[True]),
         delete_when="gone",
         except_columns=["gone"],
         tombstones="7 days",
@@ -367,17 +367,17 @@ def test_stale_nulls_cannot_enter_non_nullable_columns(ds: Dataset) -> None:
     """Files are checked when they are written, so one written earlier could carry nulls past the
     new rule.
     """
-    fragments = write_input(ds.table, given(9, name=pa.nulls(1, pa.string())))
+    fragments = write_input(ds.table, incoming_rows(9, name=pa.nulls(1, pa.string())))
     ds.alter_columns({"path": "name", "nullable": False})
     with pytest.raises(ColumnsChangedError, match="became non-nullable"):
         append_fragments(ds.table, fragments)
     with pytest.raises(InvalidInputError, match="must not be null"):
-        ds.append(given(9, name=pa.nulls(1, pa.string())))
+        ds.append(incoming_rows(9, name=pa.nulls(1, pa.string())))
 
 
 def test_concurrent_nulls_keep_a_column_nullable(ds: Dataset) -> None:
     """The check of existing rows must be repeated on the version that the retry is based on."""
-    with_null = given(9, name=pa.nulls(1, pa.string()))
+    with_null = incoming_rows(9, name=pa.nulls(1, pa.string()))
     watched = in_the_way(ds, lambda: ds.append(with_null))
     with pytest.raises(InvalidInputError, match="some rows are null in it"):
         watched.alter_columns({"path": "name", "nullable": False})
@@ -432,7 +432,7 @@ def test_failed_casts_leave_no_files(ds: Dataset) -> None:
 def test_casts_to_decimals_are_exact(ds: Dataset) -> None:
     """Decimals are used for money, where a conversion through floats would show."""
     result = ds.alter_columns({"path": "n", "data_type": pa.decimal128(7, 2)})
-    result = result.append(given(9, n=[Decimal("7.25")]))
+    result = result.append(incoming_rows(9, n=[Decimal("7.25")]))
     assert result.to_table()["n"].to_pylist()[-1] == Decimal("7.25")
     assert result.to_table(filter="n > 7.1")["id"].to_pylist() == [8, 9]
 

@@ -89,11 +89,11 @@ def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
 def test_compaction_removes_dropped_values(ds: Dataset) -> None:
     """Dropped data stays in the files until they are rewritten, and then it must really be gone."""
     remaining = ds.drop_columns(["name"]).compact()
-    held = [
+    field_ids = [
         file.field_ids for fragment in remaining.table.manifest.fragments for file in fragment.files
     ]
-    assert len(held) == 1
-    assert ds.table.schema.fields[1].id not in held[0]
+    assert len(field_ids) == 1
+    assert ds.table.schema.fields[1].id not in field_ids[0]
     assert remaining.to_table().equals(ds.to_table().drop_columns("name"))
 
 
@@ -167,9 +167,9 @@ def test_columns_of_tombstones_cannot_be_dropped() -> None:
     """Remembered deletes refer to these columns until they are removed."""
     schema = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("gone", pa.bool_())])
     result = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
-    for gone in (False, True):
+    for is_delete in (False, True):
         result = result.upsert(
-            pa.table({"k": [1], "seq": [1 + gone], "gone": [gone]}),
+            pa.table({"k": [1], "seq": [1 + is_delete], "gone": [is_delete]}),
             on="k",
             sequence_by="seq",
             delete_when="gone",

@@ -47,8 +47,8 @@ def ds() -> Dataset:
 
 
 def values(ds: Dataset, column: str) -> list[Any]:
-    found: list[Any] = ds.to_table([column])[column].to_pylist()
-    return found
+    column_values: list[Any] = ds.to_table([column])[column].to_pylist()
+    return column_values
 
 
 @pytest.mark.floors

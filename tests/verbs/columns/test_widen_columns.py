@@ -13,7 +13,7 @@ from tests.verbs.columns.test_add_columns import in_the_way
 
 
 @pytest.mark.parametrize(
-    ("known", "incoming", "wider"),
+    ("stored", "incoming", "wider"),
     [
         (pa.int32(), pa.int64(), pa.int64()),
         (pa.int64(), pa.int32(), pa.int64()),
@@ -46,13 +46,13 @@ from tests.verbs.columns.test_add_columns import in_the_way
     ids=str,
 )
 def test_the_widened_type_holds_both(
-    known: pa.DataType, incoming: pa.DataType, wider: pa.DataType | None
+    stored: pa.DataType, incoming: pa.DataType, wider: pa.DataType | None
 ) -> None:
     """A pair of types has a wider one only if every value of both survives the cast."""
     expected = wider
     if wider is None:
-        expected = pa.map_(pa.int8(), pa.int16()) if pa.types.is_map(known) else known
-    assert widened(known, incoming).equals(expected)
+        expected = pa.map_(pa.int8(), pa.int16()) if pa.types.is_map(stored) else stored
+    assert widened(stored, incoming).equals(expected)
 
 
 @pytest.fixture

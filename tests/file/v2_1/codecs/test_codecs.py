@@ -223,35 +223,35 @@ def test_picked_values_match_the_whole(
         page = compress_mini_block(page, around)
     random = np.random.default_rng(seed)
     count = random.integers(1, block.num_values + 1)
-    places = np.sort(random.choice(block.num_values, count, replace=False))
+    indices = np.sort(random.choice(block.num_values, count, replace=False))
     buffers = [apart(buffer) for buffer in page.buffers]
-    picked = pick_mini_block(page.encoding, buffers, page.num_values, places)
+    picked = pick_mini_block(page.encoding, buffers, page.num_values, indices)
     if isinstance(block, VariableWidthBlock):
         assert isinstance(picked, VariableWidthBlock)
-        wanted = [
-            block.data[block.offsets[position] : block.offsets[position + 1]] for position in places
+        expected = [
+            block.data[block.offsets[index] : block.offsets[index + 1]] for index in indices
         ]
-        assert picked.data.tobytes() == b"".join(value.tobytes() for value in wanted)
-        assert np.diff(picked.offsets).tolist() == [len(value) for value in wanted]
+        assert picked.data.tobytes() == b"".join(value.tobytes() for value in expected)
+        assert np.diff(picked.offsets).tolist() == [len(value) for value in expected]
     elif block.bits_per_value in (8, 16, 32, 64):
         assert isinstance(picked, FixedWidthBlock)
-        assert np.array_equal(picked.words(), block.words()[places])
+        assert np.array_equal(picked.words(), block.words()[indices])
     else:
         assert picked is None
 
 
-@pytest.mark.parametrize(("place", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
-def test_offsets_outside_their_chunk_are_corrupt(place: int, offset: int) -> None:
+@pytest.mark.parametrize(("index", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
+def test_offsets_outside_their_chunk_are_corrupt(index: int, offset: int) -> None:
     """Also where only single values are picked."""
     block = VariableWidthBlock(3, np.array([0, 4, 8, 12], np.int32), np.zeros(12, np.uint8))
     page = encode_mini_block(block)
-    places = np.arange(3)
-    assert pick_mini_block(page.encoding, page.buffers, page.num_values, places) is not None
+    indices = np.arange(3)
+    assert pick_mini_block(page.encoding, page.buffers, page.num_values, indices) is not None
     data = page.buffers[0].data.copy()
-    data.view("<u4")[place] = offset
+    data.view("<u4")[index] = offset
     damaged = [page.buffers[0]._replace(data=data)]
     with pytest.raises(CorruptDataError):
-        pick_mini_block(page.encoding, damaged, page.num_values, places)
+        pick_mini_block(page.encoding, damaged, page.num_values, indices)
 
 
 @settings(max_examples=60, deadline=None)

@@ -61,10 +61,10 @@ def test_packed_values_of_every_width_round_trip(bits: int, width: int) -> None:
     assert (
         encoded.buffers[0].sizes[1] == (bits + int(max(words[1024:2048])).bit_length() * 1024) / 8
     )
-    for places in (np.array([0, 1, 1023, 1024, 2047, 2048, 2499]), np.arange(0, 2500, 7)):
-        picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
+    for indices in (np.array([0, 1, 1023, 1024, 2047, 2048, 2499]), np.arange(0, 2500, 7)):
+        picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, indices)
         assert isinstance(picked, FixedWidthBlock)
-        assert np.array_equal(picked.words(), words[places])
+        assert np.array_equal(picked.words(), words[indices])
     if 0 < width < bits:
         packed = bitpacking.encode_block(block_of(words), width)
         whole = decode_block(packed.encoding, packed.data, packed.num_values)
@@ -93,10 +93,10 @@ def test_chunks_of_many_widths_round_trip(
     encoded = bitpacking.encode_mini_block(block_of(words))
     check_chunks(encoded, len(words))
     assert np.array_equal(decoded(encoded), words)
-    places = np.random.default_rng(seed).integers(0, len(words), 50)
-    picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
+    indices = np.random.default_rng(seed).integers(0, len(words), 50)
+    picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, indices)
     assert isinstance(picked, FixedWidthBlock)
-    assert np.array_equal(picked.words(), words[places])
+    assert np.array_equal(picked.words(), words[indices])
 
 
 def test_chunks_are_unpacked_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +145,10 @@ def test_runs_of_any_length_round_trip(
     check_chunks(encoded, len(words))
     assert sum(int(buffer.sizes.max()) for buffer in encoded.buffers) <= max(most_bytes, 18)
     assert np.array_equal(decoded(encoded), words)
-    places = np.random.default_rng(seed).integers(0, len(words), 50)
-    picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, places)
+    indices = np.random.default_rng(seed).integers(0, len(words), 50)
+    picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, indices)
     assert isinstance(picked, FixedWidthBlock)
-    assert np.array_equal(picked.words(), words[places])
+    assert np.array_equal(picked.words(), words[indices])
     whole = rle.encode_block(block_of(words))
     block = decode_block(whole.encoding, whole.data, whole.num_values)
     assert isinstance(block, FixedWidthBlock)
@@ -189,11 +189,11 @@ def test_damaged_chunks_keep_their_value_count() -> None:
     @given(
         kind=st.sampled_from(["packed", "runs", "split"]),
         bits=st.sampled_from([32, 64]),
-        place=st.integers(0, 10**6),
+        position=st.integers(0, 10**6),
         value=st.integers(0, 255),
         cut=st.sampled_from([0, 0, 1, 8, 1000]),
     )
-    def read_damaged(kind: str, bits: int, place: int, value: int, cut: int) -> None:
+    def read_damaged(kind: str, bits: int, position: int, value: int, cut: int) -> None:
         words = np.repeat(below(9, bits, 800), 4)
         encode = {
             "packed": bitpacking.encode_mini_block,
@@ -204,7 +204,7 @@ def test_damaged_chunks_keep_their_value_count() -> None:
         buffers = []
         for buffer in encoded.buffers:
             data = buffer.data.copy()
-            data[place % len(data)] = value
+            data[position % len(data)] = value
             sizes = buffer.sizes.copy()
             sizes[-1] = max(0, sizes[-1] - cut)
             buffers.append(ChunkedBuffer(data, buffer.starts, sizes))

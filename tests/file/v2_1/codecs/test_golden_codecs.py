@@ -60,8 +60,8 @@ def decoded(case: dict[str, Any], data: Any = None) -> DataBlock:
         bits = int(case["bits_per_value"][0])
         return decode_per_value(encoding, FixedWidthBlock(bits, count, data))
     buffers = [
-        ChunkedBuffer(data, case[f"starts_{place}"], case[f"sizes_{place}"])
-        for place in range(
+        ChunkedBuffer(data, case[f"starts_{index}"], case[f"sizes_{index}"])
+        for index in range(
             min(num_mini_block_buffers(encoding), sum("starts" in key for key in case))
         )
     ]
@@ -99,14 +99,14 @@ def test_chunks_decode_at_any_position(name: str) -> None:
     """Random access decodes a chunk without those before it, at any alignment."""
     case = load(name)
     stops = np.cumsum(case["num_values"])
-    place = len(stops) // 2
+    chunk = len(stops) // 2
     values = expected_of(case).slice(
-        int(stops[place] - case["num_values"][place]), int(case["num_values"][place])
+        int(stops[chunk] - case["num_values"][chunk]), int(case["num_values"][chunk])
     )
-    moved = {**case, "num_values": case["num_values"][place : place + 1]}
+    moved = {**case, "num_values": case["num_values"][chunk : chunk + 1]}
     for key in case:
         if key.startswith(("starts", "sizes")):
-            moved[key] = case[key][place : place + 1] + 3 * key.startswith("starts")
+            moved[key] = case[key][chunk : chunk + 1] + 3 * key.startswith("starts")
     data = np.concatenate([np.zeros(3, np.uint8), case["data_0"]])
     assert to_arrow(decoded(moved, data), values.type).to_pylist() == values.to_pylist()
 
@@ -129,8 +129,8 @@ def test_damaged_bytes_decode_or_are_bad_data(name: str) -> None:
     outcomes: Counter[bool] = Counter()
     for trial in range(60):
         damaged = case["data_0"].copy()
-        places = rng.integers(0, min(len(damaged), 64 if trial % 2 else len(damaged)), 4)
-        damaged[places] = rng.choice([0, 1, 127, 128, 254, 255], 4)
+        positions = rng.integers(0, min(len(damaged), 64 if trial % 2 else len(damaged)), 4)
+        damaged[positions] = rng.choice([0, 1, 127, 128, 254, 255], 4)
         outcomes[decodes(case, case["num_values"].sum(), damaged)] += 1
     assert (outcomes[True] > 0) == (name not in ALL_REFUSED), outcomes
 
@@ -141,9 +141,9 @@ def test_a_cut_buffer_is_bad_data(name: str) -> None:
     """A short buffer must not read as fewer or other values."""
     case = load(name)
     size = len(case["data_0"])
-    for kept in {0, 1, 3, 7, 8, 9, size // 3, size // 2, size - 9}:
+    for num_bytes in {0, 1, 3, 7, 8, 9, size // 3, size // 2, size - 9}:
         with pytest.raises(BadDataError):
-            decoded(case, case["data_0"][:kept])
+            decoded(case, case["data_0"][:num_bytes])
 
 
 @pytest.mark.parametrize("name", CHUNKED)
@@ -153,9 +153,9 @@ def test_a_truncated_chunk_is_bad_data(name: str) -> None:
     parts = [key for key in case if key.startswith("sizes") and len(case[key])]
     assert parts
     for part in parts:
-        for place in range(len(case[part])):
+        for chunk in range(len(case[part])):
             shorter = case[part].copy()
-            shorter[place] -= 1
+            shorter[chunk] -= 1
             with pytest.raises(BadDataError):
                 decoded({**case, part: shorter})
 
@@ -182,8 +182,8 @@ def test_a_damaged_encoding_is_bad_data(name: str) -> None:
     outcomes: Counter[bool] = Counter()
     for _ in range(60):
         damaged = case["encoding"].copy()
-        places = rng.integers(0, min(len(damaged), 48), 2)
-        damaged[places] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128], 2).astype(np.uint8)
+        positions = rng.integers(0, min(len(damaged), 48), 2)
+        damaged[positions] ^= rng.choice([1, 2, 4, 8, 16, 32, 64, 128], 2).astype(np.uint8)
         try:
             CompressiveEncoding.FromString(damaged.tobytes())
         except DecodeError:

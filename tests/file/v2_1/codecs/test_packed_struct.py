@@ -33,8 +33,8 @@ def fixed(values: list[bytes], width: int) -> FixedWidthBlock:
 
 
 def strings(values: list[bytes], offsets: type = np.int32) -> VariableWidthBlock:
-    places = np.cumsum([0, *map(len, values)]).astype(offsets)
-    return VariableWidthBlock(len(values), places, np.frombuffer(b"".join(values), np.uint8))
+    bounds = np.cumsum([0, *map(len, values)]).astype(offsets)
+    return VariableWidthBlock(len(values), bounds, np.frombuffer(b"".join(values), np.uint8))
 
 
 def values_of(block: DataBlock) -> list[bytes]:
@@ -58,11 +58,11 @@ def structs(draw: st.DrawFn, *, variable: bool) -> StructBlock:
     for width in draw(st.lists(st.integers(1, 9) | st.just(0) if variable else st.integers(1, 9))):
         if width:
             some = draw(st.lists(st.binary(min_size=width, max_size=width), min_size=1))
-            parts.append(fixed([some[place % len(some)] for place in range(count)], width))
+            parts.append(fixed([some[index % len(some)] for index in range(count)], width))
         else:
             some = draw(st.lists(st.binary(max_size=12), min_size=1))
             offsets = draw(st.sampled_from([np.int32, np.int64]))
-            parts.append(strings([some[place % len(some)] for place in range(count)], offsets))
+            parts.append(strings([some[index % len(some)] for index in range(count)], offsets))
     parts = parts or [fixed([b"x"] * count, 1)]
     return StructBlock(tuple(parts), count)
 

@@ -50,8 +50,8 @@ class Column:
         return answer(read_field(self.field, self.pages_of_leaf, start, stop), self.read_ranges)
 
     def take(self, offsets: Iterable[int]) -> pa.Array:
-        wanted = np.array(list(offsets), np.uint64)
-        return answer(take_field(self.field, self.pages_of_leaf, wanted), self.read_ranges)
+        row_offsets = np.array(list(offsets), np.uint64)
+        return answer(take_field(self.field, self.pages_of_leaf, row_offsets), self.read_ranges)
 
     def layout(self, leaf: int = 0, page: int = 0) -> pb.PageLayout:
         return unpack_encoding(self.pages[leaf][page].encoding, pb.PageLayout)
@@ -63,9 +63,9 @@ class Column:
             for page in range(len(pages))
         ]
 
-    def buffer(self, place: int) -> bytes:
+    def buffer(self, index: int) -> bytes:
         """A buffer of the first page."""
-        where = self.pages[0][0].buffers[place]
+        where = self.pages[0][0].buffers[index]
         return self.data[where.start : where.stop]
 
     def with_layout(self, message: pb.PageLayout, *, length: int | None = None) -> "Column":
@@ -125,7 +125,7 @@ class Columns:
             )
         return Column(field, pages, b"".join(parts))
 
-    def made_of(
+    def from_buffers(
         self, arrow_type: pa.DataType, message: pb.PageLayout, length: int, *buffers: bytes
     ) -> Column:
         """A column of one page whose bytes are given."""

@@ -65,7 +65,7 @@ def test_constant_forms_are_distinguished(
     columns: Any, arrow_type: pa.DataType, message: Any, buffers: list[bytes], rows: list[Any]
 ) -> None:
     """By the inline value and the number of buffers."""
-    column = columns.made_of(arrow_type, message, 3, *buffers)
+    column = columns.from_buffers(arrow_type, message, 3, *buffers)
     assert column.read(0, 3).to_pylist() == rows
     assert column.read(1, 2).to_pylist() == rows[1:2]
     assert column.take([0, 2]).to_pylist() == [rows[0], rows[2]]
@@ -90,7 +90,7 @@ def test_levels_of_nulls_may_be_run_lengths(columns: Any) -> None:
     )
     repetition = struct.pack("<QHB", 2, 1, 250)
     definition = struct.pack("<QHB", 2, 2, 250)
-    column = columns.made_of(pa.list_(pa.int8()), message, 250, repetition, definition)
+    column = columns.from_buffers(pa.list_(pa.int8()), message, 250, repetition, definition)
     assert column.read(0, 250).to_pylist() == [None] * 250
 
 
@@ -162,12 +162,12 @@ def test_a_page_that_contradicts_itself_is_corrupt(
 ) -> None:
     """Layout and buffers are stored apart, and must be checked against each other."""
     with pytest.raises(CorruptDataError):
-        columns.made_of(arrow_type, message, 3, *buffers).read(0, 3)
+        columns.from_buffers(arrow_type, message, 3, *buffers).read(0, 3)
 
 
 def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
     """A page of 2^60 rows is a few bytes, and must not be expanded for two of them."""
-    column = columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**60)
+    column = columns.from_buffers(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**60)
     assert column.read(2**59, 2**59 + 2).to_pylist() == [7, 7]
     assert column.take([0, 2**59]).to_pylist() == [7, 7]
 
@@ -175,4 +175,4 @@ def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
 def test_an_uncountable_page_is_corrupt(columns: Any) -> None:
     """Sums of page lengths would overflow and give wrong row offsets."""
     with pytest.raises(BadDataError, match="claim to have"):
-        columns.made_of(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**63 - 1)
+        columns.from_buffers(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**63 - 1)

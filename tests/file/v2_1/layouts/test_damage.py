@@ -62,19 +62,19 @@ def test_truncated_buffers_are_corrupt(columns: Any, name: str) -> None:
     num_cuts = 0
     for leaf, pages in enumerate(column.pages):
         page = pages[0]
-        for place, buffer in enumerate(page.buffers):
+        for index, buffer in enumerate(page.buffers):
             sizes = random.integers(0, buffer.size_bytes, min(buffer.size_bytes, 12))
             for size in {0, buffer.size_bytes - 1, *sizes.tolist()} if buffer.size_bytes else ():
                 num_cuts += 1
                 cut = list(page.buffers)
-                cut[place] = ByteRange(buffer.start, buffer.start + size)
+                cut[index] = ByteRange(buffer.start, buffer.start + size)
                 column.pages[leaf] = [replace(page, buffers=tuple(cut))]
                 column.forget()
                 try:
                     array = column.read(0, len(values))
                 except BadDataError:
                     continue
-                assert array.equals(values), (place, size)
+                assert array.equals(values), (index, size)
         column.pages[leaf] = pages
     assert num_cuts > 10
 

@@ -64,8 +64,8 @@ def test_nested_lists_and_structs_round_trip(
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
     assert column.read(start, stop).to_pylist() == rows[start:stop]
-    places = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
-    assert column.take(places).to_pylist() == [rows[place] for place in places]
+    offsets = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
+    assert column.take(offsets).to_pylist() == [rows[offset] for offset in offsets]
 
 
 def test_values_under_nulls_are_not_written(columns: Any) -> None:
@@ -221,9 +221,9 @@ def test_unsupported_layouts_are_named(columns: Any) -> None:
     message = pb.PageLayout()
     message.sparse_layout.SetInParent()
     with pytest.raises(UnsupportedFeatureError, match="sparse_layout"):
-        columns.made_of(pa.int8(), message, 1).read(0, 1)
+        columns.from_buffers(pa.int8(), message, 1).read(0, 1)
     with pytest.raises(UnsupportedFeatureError, match="unknown"):
-        columns.made_of(pa.int8(), pb.PageLayout(), 1).read(0, 1)
+        columns.from_buffers(pa.int8(), pb.PageLayout(), 1).read(0, 1)
 
 
 @pytest.mark.parametrize(
@@ -346,8 +346,8 @@ def test_maps_and_fixed_size_lists_round_trip(
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
     assert column.read(start, stop).equals(values[start:stop])
-    places = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
-    assert column.take(places).equals(values.take(pa.array(places, pa.int64())))
+    offsets = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1))))
+    assert column.take(offsets).equals(values.take(pa.array(offsets, pa.int64())))
 
 
 def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
@@ -395,9 +395,9 @@ def test_flipped_bytes_do_no_harm(columns: Any, kind: pa.DataType) -> None:
     values = pa.array([rows, None] * 20, kind)
     sound = columns.write(values, max_page_bytes=400)
     outcomes = set()
-    for place in random.integers(0, len(sound.data), 150).tolist():
+    for position in random.integers(0, len(sound.data), 150).tolist():
         flipped = bytearray(sound.data)
-        flipped[place] ^= 1 << int(random.integers(8))
+        flipped[position] ^= 1 << int(random.integers(8))
         damaged = Column(sound.field, sound.pages, bytes(flipped))
         try:
             read = damaged.read(0, len(values))
@@ -445,8 +445,8 @@ def test_different_pages_are_read_as_one(columns: Any) -> None:
         assert len(column.pages[0]) == len(parts)
         for start, stop in [(0, len(values)), (70, 200), (85, 90), (79, 81), (330, len(values))]:
             assert column.read(start, stop).equals(values[start:stop])
-        for places in ([0, 79, 80, 240, len(values) - 1], [1, 3, 81]):
-            assert column.take(places).equals(values.take(pa.array(places)))
+        for offsets in ([0, 79, 80, 240, len(values) - 1], [1, 3, 81]):
+            assert column.take(offsets).equals(values.take(pa.array(offsets)))
 
 
 def test_damage_is_reported_with_its_page(columns: Any) -> None:

@@ -163,13 +163,13 @@ def test_truncated_level_counts_are_recovered() -> None:
     assert np.array_equal(decode_level_chunks(encoding, buffer, counts), levels)
 
 
-@pytest.mark.parametrize("said", [79_999, 14_465, 80_001, 80_000 + 65_536])
-def test_runs_of_another_total_are_refused(said: int) -> None:
+@pytest.mark.parametrize("count", [79_999, 14_465, 80_001, 80_000 + 65_536])
+def test_runs_of_another_total_are_refused(count: int) -> None:
     """The header and the runs both state the number of levels."""
     levels = np.repeat(np.array([1, 0], np.uint16), 40_000)
     encoding, buffer = encode_level_chunks(levels, np.array([0]), as_runs=True)
     with pytest.raises(CorruptDataError, match="80000 levels"):
-        actual_counts(encoding, buffer, np.array([said]))
+        actual_counts(encoding, buffer, np.array([count]))
 
 
 def test_counts_of_flat_levels_are_trusted() -> None:

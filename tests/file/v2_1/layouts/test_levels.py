@@ -211,10 +211,10 @@ def test_fixed_size_lists_share_their_nulls() -> None:
     layers = layers_of((NULLABLE_ITEM, NULLABLE_ITEM, NULLABLE_ITEM))
     levels = Levels(layers, None, np.array([0, 1, 2, 2, 3, 3], np.uint16), 6)
     reader = LayerReader(levels)
-    for found, expected in [
+    for nulls, expected in [
         (reader.items(), [True, False, False, False, False, False]),
         (reader.fixed_size_lists(2), [True, False, False]),
         (reader.items(), [True, True, False]),
     ]:
-        assert found is not None
-        assert found.tolist() == expected
+        assert nulls is not None
+        assert nulls.tolist() == expected

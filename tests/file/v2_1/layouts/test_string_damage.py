@@ -38,13 +38,13 @@ def test_flipped_bits_do_no_harm(columns: Any, name: str) -> None:
     """Stored bytes are not trusted: damage may change values, but never raise a foreign error."""
     column, values = written(columns, name)
     random = np.random.default_rng(2)
-    buffers = [column.buffer(place) for place in range(len(column.pages[0][0].buffers))]
+    buffers = [column.buffer(index) for index in range(len(column.pages[0][0].buffers))]
     num_read = 0
-    for place, buffer in enumerate(buffers):
+    for number, buffer in enumerate(buffers):
         for at in random.integers(0, len(buffer), 25).tolist():
             damaged = bytearray(buffer)
             damaged[at] ^= 1 << int(random.integers(8))
-            changed = [*buffers[:place], bytes(damaged), *buffers[place + 1 :]]
+            changed = [*buffers[:number], bytes(damaged), *buffers[number + 1 :]]
             num_read += assert_reads_or_is_bad(column.with_buffers(*changed), len(values))
     assert num_read > 10
 

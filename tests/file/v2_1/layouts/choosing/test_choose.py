@@ -161,7 +161,7 @@ def test_values_under_nulls_are_not_stored(columns: Any) -> None:
 @pytest.mark.parametrize("size", [100, 300, 9000])
 def test_wide_values_are_written_in_any_layout(columns: Any, size: int, layout: str | None) -> None:
     """Values that do not fit a chunk must fall back to full-zip."""
-    values = pa.array([bytes([place % 7]) * size for place in range(40)], pa.binary(size))
+    values = pa.array([bytes([number % 7]) * size for number in range(40)], pa.binary(size))
     metadata = {PREFIX + "compression": "zstd"}
     if layout:
         metadata[PREFIX + "structural-encoding"] = layout

@@ -19,8 +19,8 @@ def picked(num_distinct: int, count: int, arrow_type: pa.DataType | None = None)
     """Values drawn from a set of the given size, in any order; each occurs."""
     values = [f"the value numbered {n * 7919}" for n in range(num_distinct)]
     items = pa.array(values, arrow_type or pa.string())
-    places = np.append(np.arange(num_distinct), RANDOM.integers(0, num_distinct, count))[:count]
-    return items.take(pa.array(RANDOM.permutation(places)))
+    indices = np.append(np.arange(num_distinct), RANDOM.integers(0, num_distinct, count))[:count]
+    return items.take(pa.array(RANDOM.permutation(indices)))
 
 
 def layout_of(column: Any) -> pb.MiniBlockLayout:
@@ -54,8 +54,8 @@ def test_few_distinct_values_have_a_dictionary(
 def test_null_values_are_not_in_the_dictionary(columns: Any, version: FileVersion) -> None:
     """Nulls are stated by levels, also inside lists."""
     values = picked(3, 1000).to_pylist()
-    for place in range(0, 1000, 3):
-        values[place] = None
+    for index in range(0, 1000, 3):
+        values[index] = None
     for rows in (pa.array(values), pa.array([values[n : n + 5] for n in range(0, 1000, 5)])):
         column = columns.write(rows, version=version)
         assert layout_of(column).num_dictionary_items == 3

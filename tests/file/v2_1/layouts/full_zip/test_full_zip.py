@@ -35,7 +35,7 @@ def test_nullable_wide_values_have_control_words(columns: Any) -> None:
     values = pa.array([b"a" * 300, None, b"c" * 300], pa.binary(300))
     column = columns.write(values)
     assert len(column.data) == 3 * 301
-    assert [column.data[place] for place in (0, 301, 602)] == [0, 1, 0]
+    assert [column.data[position] for position in (0, 301, 602)] == [0, 1, 0]
     assert column.read(0, 3).equals(values)
     assert column.take([0, 2]).equals(values.take([0, 2]))
 
@@ -88,8 +88,8 @@ def test_wide_lists_are_found_by_row_index(
         column.forget()
         assert column.read(start, stop).equals(values[start:stop])
         assert len(column.rounds) == 2
-    places = [0, 1, 2, 17, 60, len(values) - 1]
-    assert column.take(places).equals(values.take(places))
+    offsets = [0, 1, 2, 17, 60, len(values) - 1]
+    assert column.take(offsets).equals(values.take(offsets))
 
 
 @pytest.mark.floors
@@ -188,5 +188,5 @@ def test_booleans_in_bytes_are_read(columns: Any) -> None:
         layers=[pb.REPDEF_ALL_VALID_ITEM],
     )
     layout = pb.PageLayout(full_zip_layout=message)
-    column = columns.made_of(pa.bool_(), layout, 3, bytes([1, 0, 1]))
+    column = columns.from_buffers(pa.bool_(), layout, 3, bytes([1, 0, 1]))
     assert column.read(0, 3).to_pylist() == [True, False, True]

@@ -76,7 +76,7 @@ def test_a_handmade_page_is_read(columns: Any) -> None:
     second += bytes([6]) + bytes(7)
     table = struct.pack("<HH", (len(first) // 8 - 1) << 4 | 1, (len(second) // 8 - 1) << 4)
     index = struct.pack("<QQQQ", 2, 1, 2, 0)
-    column = columns.made_of(
+    column = columns.from_buffers(
         pa.list_(pa.int8()),
         pb.PageLayout(mini_block_layout=message),
         4,

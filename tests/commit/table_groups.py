@@ -28,8 +28,8 @@ def nothing(_name: str, _table: TableVersion) -> None:
 
 
 @dataclass(frozen=True)
-class GroupPlace:
-    """Where some tables are.
+class TableGroup:
+    """Tables whose batches are committed together.
 
     Attributes:
         uris: Of the tables, by name.
@@ -90,10 +90,10 @@ class GroupPlace:
         return sorted(ds.to_table()["batch"].to_pylist())
 
 
-def in_sqlite(folder: Path, *names: str) -> GroupPlace:
-    """Return a place on the local disk."""
+def in_sqlite(folder: Path, *names: str) -> TableGroup:
+    """Return tables on the local disk, with one manifest store."""
     uris = {name: str(folder / name) for name in names or ("orders", "lines")}
-    return GroupPlace(uris, {"manifest_store": f"sqlite://{folder}/m.db"})
+    return TableGroup(uris, {"manifest_store": f"sqlite://{folder}/m.db"})
 
 
 def exists(uri: str, options: Mapping[str, Any]) -> bool:

@@ -174,8 +174,8 @@ def test_clones_of_unknown_origin_need_no_tag(uri: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="unknown which version of that table names them"):
         open_dataset(one).shallow_clone(tmp_path / "two")
     assert not (tmp_path / "two").exists()
-    made = open_dataset(one).shallow_clone(tmp_path / "two", tag_source=False)
-    assert ids(made) == [1, 3, 8]
+    clone = open_dataset(one).shallow_clone(tmp_path / "two", tag_source=False)
+    assert ids(clone) == [1, 3, 8]
 
 
 def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> None:

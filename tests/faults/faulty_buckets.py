@@ -1,7 +1,7 @@
-"""Buckets with a proxy before them, and what is done to tables there while requests go wrong.
+"""Buckets behind a proxy that makes requests fail, and actions on tables in them.
 
-An action knows what the table holds before it and after it, so that whatever happens on the way,
-there are two truths only. Each action runs on a fresh copy of one small table.
+An action states the rows before and after it, so a table has one of the two, whatever fails. Each
+action runs on a fresh copy of one small table.
 """
 
 import re
@@ -51,7 +51,7 @@ from tests.servers.store_requests import StoreRequest
 Options = Mapping[str, Any]
 
 QUICK: Options = {"connect_timeout": "5s", "request_timeout": "20s", "client_max_retries": "3"}
-"""Four attempts, that nothing but a fault makes fail."""
+"""Four attempts, with time-outs that only a fault exceeds."""
 
 HASTY: Options = {
     "connect_timeout": "5s",
@@ -63,12 +63,12 @@ HASTY: Options = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """A bucket, and the proxy that stands before its server.
+class FaultyBucket:
+    """A bucket, and the proxy in front of its server.
 
     Attributes:
         bucket: The bucket.
-        proxy: Its rules and requests are this test's own.
+        proxy: The proxy, which no other test uses meanwhile.
     """
 
     bucket: Bucket
@@ -76,19 +76,19 @@ class Place:
 
     @property
     def direct(self) -> Options:
-        """Options that lead past the proxy."""
+        """Options that bypass the proxy."""
         return self.bucket.storage_options
 
     def through(self, patience: Options = QUICK) -> Options:
-        """Options that lead through the proxy."""
+        """Options that send requests through the proxy."""
         return through(self.bucket, self.proxy, patience)
 
     def new_uri(self) -> str:
-        """Return where no table is yet."""
+        """Return the URI of a table that does not exist yet."""
         return f"{self.bucket.uri}/{uuid.uuid4().hex[:8]}/table.lance"
 
     def new_table(self) -> str:
-        """Return where there is a table of `START`, at version `FIRST_VERSION`."""
+        """Copy a table of the rows `START`, at version `FIRST_VERSION`; return its URI."""
         uri = self.new_uri()
         store = open_store(uri, self.direct)
         with ThreadPoolExecutor(4) as pool:
@@ -97,7 +97,7 @@ class Place:
 
 
 def through(bucket: Bucket, proxy: FaultProxy, patience: Options = QUICK) -> Options:
-    """Return a bucket's options with the proxy in the place of its server."""
+    """Return a bucket's options with the proxy instead of its server."""
     server = urlsplit(bucket.endpoint)
     at_server, at_proxy = f"{server.scheme}://{server.netloc}", proxy.url
     options = bucket.storage_options.items()
@@ -115,13 +115,12 @@ class Action:
     """Something that is committed to a table.
 
     Attributes:
-        act: Does it, given the table's place and options.
-        before: The rows of the table that it starts with; None where there is no table.
-        after: The rows that the table has then.
-        version: The version that the table has then.
-        batch_id: The newest batch in the ledger then; None for none.
-        prepare: Done to the table first.
-        again: Done after an attempt that failed; the same by default.
+        act: Commits it, given the table's URI and options.
+        before: The rows before it; None if there is no table.
+        after: The rows after it.
+        version: The version after it.
+        batch_id: The newest batch in the ledger after it; None for none.
+        prepare: Called with the same arguments before.
     """
 
     act: Callable[[str, Options], object]
@@ -131,17 +130,17 @@ class Action:
     batch_id: int | None = None
     prepare: Callable[[str, Options], object] = lambda _uri, _options: None
 
-    def new_table(self, place: Place) -> str:
-        """Return a place with the table that the action starts with."""
+    def new_table(self, bucket: FaultyBucket) -> str:
+        """Create the table that the action starts with; return its URI."""
         if self.before is None:
-            return place.new_uri()
-        uri = place.new_table()
-        self.prepare(uri, place.direct)
+            return bucket.new_uri()
+        uri = bucket.new_table()
+        self.prepare(uri, bucket.direct)
         return uri
 
 
 def take_in(mode: str, batch_id: int = 0) -> Callable[[str, Options], None]:
-    """Return what a sink does with a micro-batch."""
+    """Return a function that writes a micro-batch as a sink does."""
 
     def act(uri: str, options: Options) -> None:
         MODES[mode].take_in(
@@ -188,7 +187,7 @@ OTHERS_ROWS = [Change(n, "theirs", 9) for n in (70, 71)]
 
 
 def append_others_rows(uri: str, options: Options) -> Rows:
-    """Do what another writer may do at any time; return the rows that come in."""
+    """Append rows as another writer may do at any time; return them."""
     open_dataset(uri, storage_options=options).append(to_arrow(OTHERS_ROWS))
     return rows_of_batch(OTHERS_ROWS)
 
@@ -203,7 +202,7 @@ def rows_there(uri: str, options: Options) -> Rows | None:
 
 
 def check_done(action: Action, uri: str, options: Options, context: str) -> None:
-    """The action was done once, the ledger says so, and all that any version names is there."""
+    """Check that the action took effect once, with its ledger entry, and no file is missing."""
     table = open_dataset(uri, storage_options=options)
     assert rows_there(uri, options) == action.after, context
     assert table.version == action.version, context
@@ -231,7 +230,7 @@ class Case(NamedTuple):
 
 
 class Proxies:
-    """Some proxies before each server, so that several tables can be at work at once."""
+    """Several proxies in front of each server, so that several tables are tested at once."""
 
     def __init__(self) -> None:
         self._idle: dict[str, list[FaultProxy]] = {}
@@ -239,7 +238,7 @@ class Proxies:
 
     @contextmanager
     def before(self, server: str) -> Iterator[FaultProxy]:
-        """Lend a proxy before a server, given any URL of it."""
+        """Lend a proxy in front of a server, given any URL of it."""
         url = urlsplit(server)
         idle = self._idle.setdefault(url.netloc, [])
         try:
@@ -258,70 +257,70 @@ class Proxies:
             value.close()
 
 
-def num_requests(action: Action, case: Case, place: Place) -> int:
+def num_requests(action: Action, case: Case, bucket: FaultyBucket) -> int:
     """Return how many requests of an action can meet a fault."""
-    uri = action.new_table(place)
-    place.proxy.clear()
-    action.act(uri, place.through(case.patience))
-    check_done(action, uri, place.direct, place.proxy.story())
-    return sum(map(case.can_meet, place.proxy.requests))
+    uri = action.new_table(bucket)
+    bucket.proxy.clear()
+    action.act(uri, bucket.through(case.patience))
+    check_done(action, uri, bucket.direct, bucket.proxy.story())
+    return sum(map(case.can_meet, bucket.proxy.requests))
 
 
-def at_each_request(
+def run_at_every_request(
     proxies: Proxies,
     server: str,
-    place_before: Callable[[FaultProxy], Place],
+    bucket_behind: Callable[[FaultProxy], FaultyBucket],
     action: Action,
     case: Case,
-    try_at: Callable[[Place, int], None],
+    try_at: Callable[[FaultyBucket, int], None],
     choose: Callable[[Sequence[int]], Sequence[int]] = list,
 ) -> None:
-    """Try something at each request that can meet a fault, with a table and a proxy for each.
+    """Call `try_at` for each request that can meet a fault, with a new table and another proxy.
 
     Args:
         proxies: Where the proxies come from.
-        server: The URL of the server that they stand before.
-        place_before: Returns the place that lies behind a proxy.
-        action: What is done.
+        server: The URL of the server behind them.
+        bucket_behind: Returns the bucket behind a proxy.
+        action: The action.
         case: The fault.
-        try_at: Given a place, and the number of the request.
-        choose: Returns the numbers to try of all that there are.
+        try_at: Called with a bucket and the number of the request.
+        choose: Returns the request numbers to try, given all of them.
     """
 
     def at(number: int) -> None:
         with proxies.before(server) as proxy:
-            try_at(place_before(proxy), number)
+            try_at(bucket_behind(proxy), number)
 
     with proxies.before(server) as proxy:
-        numbers = range(1, num_requests(action, case, place_before(proxy)) + 1)
+        numbers = range(1, num_requests(action, case, bucket_behind(proxy)) + 1)
     assert numbers or case.kinds
     with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
         list(pool.map(at, choose(numbers)))
 
 
-def check_is_overcome(action: Action, case: Case) -> Callable[[Place, int], None]:
+def check_is_overcome(action: Action, case: Case) -> Callable[[FaultyBucket, int], None]:
     """Return a check that the action succeeds although one request meets a fault."""
 
-    def try_at(place: Place, number: int) -> None:
-        proxy, options = place.proxy, place.through(case.patience)
-        uri = action.new_table(place)
+    def try_at(bucket: FaultyBucket, number: int) -> None:
+        proxy, options = bucket.proxy, bucket.through(case.patience)
+        uri = action.new_table(bucket)
         rule = proxy.add(case.fault, at=number, matches=case.can_meet)
         action.act(uri, options)
         proxy.quiet()
         context = f"at {number}:\n{proxy.story()}"
         assert rule.num_fired == 1, context
         action.act(uri, options)
-        check_done(action, uri, place.direct, context)
+        check_done(action, uri, bucket.direct, context)
 
     return try_at
 
 
-def check_ends_clearly(action: Action, case: Case) -> Callable[[Place, int], None]:
-    """Return a check of what becomes of an action where all requests from one on meet a fault."""
+def check_ends_clearly(action: Action, case: Case) -> Callable[[FaultyBucket, int], None]:
+    """Return a check that an action fails clearly if all requests from one on meet a fault."""
 
-    def try_at(place: Place, number: int) -> None:
-        proxy, options = place.proxy, place.through(case.patience)
-        uri = action.new_table(place)
+    def try_at(bucket: FaultyBucket, number: int) -> None:
+        proxy, options = bucket.proxy, bucket.through(case.patience)
+        uri = action.new_table(bucket)
         rule = proxy.add(case.fault, at=number, times=None, matches=case.can_meet)
         started = time.monotonic()
         error = attempt(action, uri, options)
@@ -331,20 +330,20 @@ def check_ends_clearly(action: Action, case: Case) -> Callable[[Place, int], Non
         context = f"at {number}, {seconds:.1f} s, {error!r}:\n{proxy.story()}"
         assert rule.num_fired, context
         assert seconds < BOUND_SECONDS, context
-        there = rows_there(uri, place.direct)
+        there = rows_there(uri, bucket.direct)
         assert there in (action.before, action.after), context
         if error is None:
             assert there == action.after, context
         else:
             check_is_clear(error, case, context)
         action.act(uri, options)
-        check_done(action, uri, place.direct, context)
+        check_done(action, uri, bucket.direct, context)
 
     return try_at
 
 
 def attempt(action: Action, uri: str, options: Options) -> LanceStreamError | None:
-    """Do it; return the error it ends with. Others than ours are not caught."""
+    """Run an action; return the error of this package that it raises."""
     try:
         action.act(uri, options)
     except LanceStreamError as error:
@@ -353,11 +352,11 @@ def attempt(action: Action, uri: str, options: Options) -> LanceStreamError | No
 
 
 def check_is_clear(error: LanceStreamError, case: Case, context: str) -> None:
-    """The error says what was asked, of whom and how often; or what the store said no to."""
+    """Check that the error names the server and the attempts, or what the store refused."""
     assert isinstance(error, StoreError | CommitUncertainError), context
     text = str(error)
     if isinstance(case.fault, Forge) and case.fault.status == 403:
-        # By an external manifest store a version stands before all of its steps are done.
+        # With a manifest store, a version is committed before the last step.
         assert isinstance(error, StoreRefusedError | CommitUncertainError), context
         assert "403" in text, context
     if isinstance(error, StoreUnavailableError):

@@ -48,9 +48,9 @@ def uri(tmp_path: Path) -> str:
 
 def test_pylance_continues_a_branch_of_ours(uri: str) -> None:
     """Indices and files of the main branch must be reachable from the new one."""
-    made = open_dataset(uri).branches.create("dev")
-    assert made == open_dataset(uri).branches.list()["dev"]
-    assert (made.parent, made.parent_version) == (None, 3)
+    branch = open_dataset(uri).branches.create("dev")
+    assert branch == open_dataset(uri).branches.list()["dev"]
+    assert (branch.parent, branch.parent_version) == (None, 3)
     theirs = lance.dataset(uri).checkout_version(("dev", None))
     assert theirs.to_table(filter="id = 3").num_rows == 1  # by the index of the main branch
     theirs.insert(rows(10))
@@ -70,14 +70,14 @@ def test_branch_files_equal_pylances(uri: str) -> None:
     lance.dataset(uri).create_branch("b")
     open_dataset(uri, branch="b").branches.create("b/c")
     lance.dataset(uri).create_branch("b/d", ("b", None))
-    found = lance.dataset(uri).branches.list()
+    branches = lance.dataset(uri).branches.list()
     for mine, theirs in (("a", "b"), ("b/c", "b/d")):
         for key in ("parent_branch", "parent_version", "manifest_size", "metadata"):
-            assert found[mine][key] == found[theirs][key], key
-        assert [row[0] for row in found[mine]["branch_identifier"]] == [
-            row[0] for row in found[theirs]["branch_identifier"]
+            assert branches[mine][key] == branches[theirs][key], key
+        assert [row[0] for row in branches[mine]["branch_identifier"]] == [
+            row[0] for row in branches[theirs]["branch_identifier"]
         ]
-    assert found["b/c"]["branch_identifier"][0] == found["b"]["branch_identifier"][0]
+    assert branches["b/c"]["branch_identifier"][0] == branches["b"]["branch_identifier"][0]
     assert sorted(path.name for path in Path(uri, "_refs/branches").iterdir()) == [
         "a.json",
         "b%2Fc.json",
@@ -179,9 +179,9 @@ def test_an_impossible_branch_leaves_nothing(
 def test_missing_branches_list_the_existing_ones(uri: str) -> None:
     """The list shows a typing mistake at once."""
     open_dataset(uri).branches.create("dev")
-    with pytest.raises(NotFoundError) as found:
+    with pytest.raises(NotFoundError) as failure:
         open_dataset(f"{uri}/tree/dve")
-    assert "has no branch 'dve'; existing branches: dev" in found.value.__notes__[0]
+    assert "has no branch 'dve'; existing branches: dev" in failure.value.__notes__[0]
     with pytest.raises(InvalidInputError, match="names a branch itself"):
         open_dataset(uri, "tag", branch="dev")
 

@@ -1,8 +1,8 @@
-"""Where the tables of a proof lie: on a local disk, or in a bucket of a store.
+"""The locations of test tables: on a local disk, or in a bucket of a store.
 
-A test says by its parameters on which `kind` of store it plays, and gets the folder of its tables
-as a URI. What is needed to reach it is known by the URI: all that opens a table in these tests asks
-for it here, so that the same lines prove the same of each store.
+A test's parameter `kind` names the store, and `folder_on` returns the URI of a folder there. This
+module remembers the storage options of each URI, so that a test opens tables by URI alone and has
+the same lines for every store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ def kinds(*, slow: Sequence[str] = ()) -> list[Any]:
 
 
 def folder_on(kind: str, request: pytest.FixtureRequest) -> str:
-    """Return the URI of a folder that is the test's own."""
+    """Return the URI of a folder that no other test uses."""
     if kind == "local":
         return str(request.getfixturevalue("tmp_path"))
     bucket = request.getfixturevalue(BUCKETS[kind])
@@ -56,7 +56,7 @@ def folder_on(kind: str, request: pytest.FixtureRequest) -> str:
 
 
 def options_of(uri: str) -> Mapping[str, str]:
-    """Return the storage options of a place."""
+    """Return the storage options for a URI."""
     return next((option for root, option in _options.items() if uri.startswith(f"{root}/")), {})
 
 
@@ -83,7 +83,7 @@ def sink_into(uri: str, **arguments: Any) -> LanceSink:
 
 
 def is_seen_by_pylance(uri: str) -> bool:
-    """Whether pylance can open a table there; it speaks an interface that Google's server lacks."""
+    """Return whether pylance can open tables there; our Google server lacks its interface."""
     return not uri.startswith("gs:")
 
 
