@@ -73,7 +73,9 @@ def test_functions_change_wherever_they_are_imported(
 @pytest.mark.parametrize(
     ("scope", "before"), [("", 'len("ab") < 3'), ("tagged", "True"), ("Rows", "True")]
 )
-def test_what_runs_at_import_takes_a_new_process(warm: ModuleType, scope: str, before: str) -> None:
+def test_import_time_mutations_take_new_processes(
+    warm: ModuleType, scope: str, before: str
+) -> None:
     """A table, a default or a class attribute has its value before the mutation is made."""
     assert replaced(warm, scope, before) is None
 

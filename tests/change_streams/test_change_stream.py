@@ -183,7 +183,7 @@ def test_lost_columns_stop_the_stream(ds: Dataset) -> None:
     assert [(row["id"], row["_change_type"]) for row in resumed] == [(50, "insert")]
 
 
-def test_renamed_columns_are_the_same_after_a_restart(ds: Dataset) -> None:
+def test_restarts_recognize_renamed_columns(ds: Dataset) -> None:
     """A position contains the ids of columns, so two columns may swap names."""
     ds = ds.rename_columns({"x": "y"})
     position = next(ds.follow(wait=False)).position

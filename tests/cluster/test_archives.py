@@ -57,7 +57,7 @@ def test_workers_import_the_package_from_a_zip(plain_site: Site) -> None:
         assert "/lance_stream.zip/lance_stream/" in view["package"]
 
 
-def test_workers_run_in_an_environment_from_an_archive(plain_site: Site) -> None:
+def test_workers_run_in_an_archived_environment(plain_site: Site) -> None:
     """The driver's environment has the same relative path there."""
     archive = shutil.copy(packed_environment("s3"), plain_site.driver.folder)
     (plain_site.driver.folder / "environment").symlink_to("env")

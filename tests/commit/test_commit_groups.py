@@ -190,7 +190,7 @@ def test_a_failing_table_stops_the_others(group: TableGroup) -> None:
     assert group.batches() == [[0], [0]]
 
 
-def test_tables_wait_for_one_that_loses_a_race(group: TableGroup) -> None:
+def test_tables_wait_for_a_losing_member(group: TableGroup) -> None:
     """Only the table whose version is taken is planned again."""
     num_plans = dict.fromkeys(group.uris, 0)
     races = iter([1, 2, 3])

@@ -352,7 +352,7 @@ def test_an_older_replacement_table_is_noticed() -> None:
         commit(log, append(7, 4), environment=make_environment())
 
 
-def test_a_replacement_of_the_same_version_is_noticed() -> None:
+def test_replacements_at_the_same_version_are_noticed() -> None:
     """The replaced version has the number of the one that the first attempt was planned on."""
     planned_on = create(10).read_latest()
     other = create(3, 4)

@@ -314,7 +314,7 @@ def test_only_dynamodb_identifies_tables_by_key(kind: str, uri: str, name: str) 
     assert base_uri_of(store, manifests) == name
 
 
-def test_versions_of_a_deleted_table_are_never_continued(tmp_path: Path) -> None:
+def test_deleted_tables_are_never_continued(tmp_path: Path) -> None:
     """Only the manifest store knows them, by a staged name that no longer exists."""
     store, manifests = WatchedStore(open_store(tmp_path / "t")), new_log(tmp_path).manifests
     writer = Writer(store, WatchedManifests(manifests), ExternalLog(store, manifests, "uri of t"))

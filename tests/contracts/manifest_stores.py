@@ -137,7 +137,7 @@ class ManifestStoreContract:
         assert manifests.items("b") == [both["b"]]
 
     @pytest.mark.floors
-    def test_a_taken_version_stops_those_of_other_tables(self, manifests: ManifestStore) -> None:
+    def test_one_taken_version_stops_all_tables(self, manifests: ManifestStore) -> None:
         """A group that commits in part would show a state that no writer made."""
         assert manifests.put_if_not_exists("b", item(7, "theirs"))
         ours = {"a": item(3), "b": item(7, "ours"), "c": item(1)}
@@ -148,9 +148,7 @@ class ManifestStoreContract:
         assert manifests.put_all_if_not_exist(ours | {"b": item(9)}) == {"a", "c"}
         assert manifests.latest("b") == item(8)
 
-    def test_one_of_many_threads_puts_versions_of_all_tables(
-        self, manifests: ManifestStore
-    ) -> None:
+    def test_one_thread_wins_versions_of_all_tables(self, manifests: ManifestStore) -> None:
         """Each thread names the tables in another order; a database must not wait for itself."""
         tables = [f"{URI}/{number}" for number in "abc"]
         assert manifests.latest(URI) is None
@@ -180,7 +178,7 @@ class ManifestStoreContract:
         assert manifests.latest_of_all(["b", "a", "nowhere"]) == {"a": item(10), "b": item(4)}
         assert manifests.latest_of_all(["nowhere"]) == {}
 
-    def test_readers_see_versions_of_all_tables_or_of_none(self, manifests: ManifestStore) -> None:
+    def test_readers_see_all_versions_or_none(self, manifests: ManifestStore) -> None:
         """A reader between two tables' commits would see a state that no writer made."""
         tables = ["a", "b", "c"]
         first = {table: item(1) for table in tables}

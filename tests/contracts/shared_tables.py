@@ -95,7 +95,7 @@ class SharedTables:
         assert old.count_rows() == dataset.checkout(3).count_rows() == 40
 
     @pytest.mark.each_service
-    def test_indices_that_we_bring_up_to_date_are_searched(self, table: SharedTable) -> None:
+    def test_indices_that_we_update_are_searched(self, table: SharedTable) -> None:
         """An update writes index files through pylance and commits them through us."""
         table.they_append(rows(*range(50)))
         table.theirs().create_scalar_index("id", "BTREE")

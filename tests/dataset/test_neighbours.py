@@ -25,7 +25,7 @@ def test_arrow_reads_a_table_as_a_stream(ds: Dataset) -> None:
     assert pa.table(ds).column("id").to_pylist() == [1, 3]
 
 
-def test_pylance_writes_what_it_reads_as_a_stream(ds: Dataset, tmp_path: Path) -> None:
+def test_pylance_writes_streams_from_us(ds: Dataset, tmp_path: Path) -> None:
     """The stream is consumed by Rust, which is stricter about schema and lifetime than pyarrow."""
     lance.write_dataset(pa.RecordBatchReader.from_stream(ds), str(tmp_path / "copy"))
     assert lance.dataset(str(tmp_path / "copy")).to_table() == ds.to_table()

@@ -140,9 +140,7 @@ def test_blobs_are_neither_read_nor_copied(
     assert lengths_of(uri)[3] == 1
 
 
-def test_other_columns_are_not_read_for_new_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_rows_read_no_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The values are written in a file beside the existing ones, so vectors of the rows need not
     be read.
     """

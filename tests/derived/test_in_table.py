@@ -57,7 +57,7 @@ def test_transactions_name_columns_changed_in_place(
     assert set(lengths_of(uri).values()) == {6}
 
 
-def test_an_index_on_values_follows_a_new_function(tmp_path: Path) -> None:
+def test_value_indices_follow_a_new_function(tmp_path: Path) -> None:
     """Values are replaced in place, so rows stay where an index has them."""
     uri = new_table(tmp_path, (0, 50))
     derive(uri, LENGTH, Lengths(), "text", function_version="1").run()

@@ -309,7 +309,7 @@ def test_values_that_do_not_fit_are_errors(text: str, why: str) -> None:
         "NULL IN (CAST(s AS int))",
     ],
 )
-def test_operands_that_do_not_matter_do_not_fail(text: str) -> None:
+def test_irrelevant_operands_do_not_fail(text: str) -> None:
     """Spark does not evaluate the second operand where the first one decides."""
     assert value_of(text) in (True, False, None)
 
@@ -342,7 +342,7 @@ def test_operands_that_do_not_matter_do_not_fail(text: str) -> None:
         ("lower(s, s)", "has 2 arguments"),
     ],
 )
-def test_what_cannot_be_matched_is_refused_without_rows(text: str, why: str) -> None:
+def test_unmatchable_values_are_refused_without_rows(text: str, why: str) -> None:
     """A refusal after some rows would leave a stream stuck."""
     with pytest.raises(InvalidInputError, match=why):
         parse_value(text, SCHEMA)
@@ -416,7 +416,7 @@ def test_names_in_another_case_must_be_unambiguous() -> None:
         parse_predicate("s.Other = 1", nested)
 
 
-def test_the_current_time_is_one_for_a_statement() -> None:
+def test_a_statement_has_one_current_time() -> None:
     """Workers parse the text anew, each at another time."""
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     bound = parse_predicate("at < current_timestamp AND current_date() > '2020-01-01'", schema)

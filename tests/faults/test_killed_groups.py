@@ -89,7 +89,7 @@ def check_is_whole(group: TableGroup) -> None:
 @pytest.mark.parametrize("table", ["orders", "totals"])
 @pytest.mark.parametrize("step", group_process.STEPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_kills_at_any_step_leave_all_or_nothing(
+def test_killed_groups_leave_all_or_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, step: str, table: str
 ) -> None:
     """One request publishes all tables, and a reader has to finish the rest for each of them."""

@@ -102,7 +102,7 @@ def test_faults_of_large_objects_are_overcome(
 @pytest.mark.parametrize(
     "store_name", [pytest.param(name, marks=pytest.mark.server(STORES[name])) for name in STORES]
 )
-def test_an_upload_that_never_begins_is_given_up(
+def test_uploads_that_never_begin_are_abandoned(
     request: pytest.FixtureRequest, proxies: Proxies, store_name: str
 ) -> None:
     """Starting the upload again must not take longer than the time limit of all

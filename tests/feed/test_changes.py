@@ -223,9 +223,7 @@ def test_reading_a_version_costs_its_changes(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 @pytest.mark.parametrize("num_appends", [3, 20])
-def test_each_manifest_of_an_interval_is_read_once(
-    ds: Dataset, after: int, num_appends: int
-) -> None:
+def test_intervals_read_each_manifest_once(ds: Dataset, after: int, num_appends: int) -> None:
     """Columns are followed back through the same versions whose changes are planned."""
     for number in range(5, 5 + num_appends):
         ds = ds.append(rows(number))

@@ -389,7 +389,7 @@ def test_missing_history_stops_the_stream(
         (Restore(1), False),
     ],
 )
-def test_only_the_removal_of_its_entry_forgets_a_stream(operation: Any, is_forgotten: bool) -> None:
+def test_streams_are_forgotten_with_their_entry(operation: Any, is_forgotten: bool) -> None:
     """Any writer may remove the entry, while changes of other keys say nothing
     about this stream.
     """

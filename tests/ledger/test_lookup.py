@@ -29,7 +29,7 @@ def table() -> TableVersion:
 
 
 @pytest.mark.parametrize("query_id", ["query-1", ""])
-def test_an_entry_covers_its_batch_and_earlier_ones(query_id: str) -> None:
+def test_entries_cover_their_batch_and_earlier_ones(query_id: str) -> None:
     """Batch ids ascend within a stream, and some may be skipped."""
     covered = [
         has_batch_id(CONFIG, MicroBatch("app", number, query_id), URI) for number in (0, 41, 42)

@@ -54,7 +54,7 @@ def _error(standing: Standing, contents: Contents, verdict: Verdict) -> LanceStr
 
 
 @pytest.mark.parametrize("standing", [Standing.NEWEST, Standing.EARLIER, Standing.FORGOTTEN])
-def test_known_batch_ids_of_a_stream_are_never_new(standing: Standing) -> None:
+def test_recorded_batch_ids_are_never_new(standing: Standing) -> None:
     """Rows under them would be written twice."""
     assert Verdict.NEW not in VERDICTS[standing].values()
 
@@ -94,7 +94,7 @@ def test_rows_are_compared_with_the_entry(
     assert compare(match, BATCH, digest, may_differ=may_differ) is expected
 
 
-def test_a_forgotten_batch_is_compared_by_rules_only() -> None:
+def test_forgotten_batches_are_compared_by_rules() -> None:
     """Its rows are not recorded, but the stream's newest entry has the rules."""
     match = replace(MATCH, standing=Standing.ALIAS_FORGOTTEN, entry=None, since=())
     assert compare(match, BATCH, ROWS) is Contents.UNRECORDED

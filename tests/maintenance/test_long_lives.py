@@ -153,7 +153,7 @@ def tables() -> Iterator[Callable[[int], str]]:
 
 
 @pytest.mark.parametrize("action", [open_dataset, upsert, feed, read_key, decide_on_compaction])
-def test_ten_times_as_many_batches_cost_the_same(
+def test_tenfold_batches_cost_the_same(
     tables: Callable[[int], str], action: Callable[[str], object]
 ) -> None:
     """A stream runs for years, so no action may grow with the number of batches behind it."""

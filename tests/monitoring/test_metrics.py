@@ -248,9 +248,7 @@ def test_consumer_lag_counts_unread_changes(ds: Dataset) -> None:
     assert (lags["current"].versions, lags["current"].rows) == (1, 1)
 
 
-def test_rows_are_unknown_until_all_versions_are_counted(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_counts_need_all_versions(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting is spread over several scrapes, and a partial sum would look like progress."""
     monkeypatch.setattr(measuring, "COUNTED_PER_CALL", 2)
     record_progress(ds.table.refs, "behind", 1)

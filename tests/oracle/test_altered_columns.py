@@ -125,7 +125,7 @@ def test_nullability_changes_equal_pylances(tmp_path: Path, version: str) -> Non
         lance.dataset(ds.uri).insert(pa.table({"id": pa.nulls(1, pa.int32())}))
 
 
-def test_a_stale_append_by_pylance_does_not_lose_values(tmp_path: Path) -> None:
+def test_stale_appends_of_pylance_lose_nothing(tmp_path: Path) -> None:
     """After its own cast, pylance appends nulls."""
     uri = create(tmp_path, "2.2")
     stale = lance.dataset(uri)
@@ -183,7 +183,7 @@ def test_parts_are_added_as_pylance_does(tmp_path: Path) -> None:
     assert ours.changes(3).read_all().num_rows == 0
 
 
-def test_a_column_with_an_index_is_not_cast(tmp_path: Path) -> None:
+def test_indexed_columns_are_not_cast(tmp_path: Path) -> None:
     """pylance drops the index."""
     uri = create(tmp_path, "2.2")
     lance.dataset(uri).create_scalar_index("id", "BTREE")

@@ -172,7 +172,7 @@ def test_structs_around_a_key_stay_non_nullable(tmp_path: Path) -> None:
         ds.alter_columns({"path": "x", "nullable": True})
 
 
-def test_extension_items_of_fixed_size_lists_are_refused(tmp_path: Path) -> None:
+def test_extension_items_of_vectors_are_refused(tmp_path: Path) -> None:
     """The format has no place for their type, except for bfloat16; we dropped it silently."""
     lists = pa.FixedSizeListArray.from_arrays(UUIDS, 1)
     rows = pa.table({"id": [1], "x": lists})

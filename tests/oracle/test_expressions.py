@@ -30,7 +30,7 @@ DIFFERS: Final = re.compile(
 )
 
 
-def test_conditions_that_mean_the_same_select_the_same_rows(tmp_path: Path) -> None:
+def test_equivalent_conditions_select_the_same_rows(tmp_path: Path) -> None:
     """A table's filters should not change when its reader does."""
     table = nasty_rows().select(COLUMNS)
     theirs = lance.write_dataset(table, tmp_path / "t")

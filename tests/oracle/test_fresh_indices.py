@@ -225,7 +225,7 @@ def check(uri: str, num_rows: int) -> None:
     assert sorted(theirs.to_table(nearest=nearest)["id"].to_pylist()) == list(range(num_rows))
 
 
-def test_indices_of_branches_and_clones_are_their_own(tmp_path: Path) -> None:
+def test_branches_and_clones_have_separate_indices(tmp_path: Path) -> None:
     """An update must not change files that another branch or table uses."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, few(0, 20))
@@ -244,7 +244,7 @@ def test_indices_of_branches_and_clones_are_their_own(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).version == ds.version
 
 
-def test_versions_in_a_manifest_store_are_published_there(tmp_path: Path) -> None:
+def test_manifest_stores_publish_the_new_versions(tmp_path: Path) -> None:
     """A version that only the folder knows would be lost for readers of the store."""
     uri = str(tmp_path / "t")
     options = {"manifest_store": f"sqlite:///{tmp_path}/versions.db"}

@@ -95,7 +95,7 @@ def test_indices_stay_right_in_random_histories(
 
 @pytest.mark.parametrize("kind", ["ZONEMAP", "BLOOMFILTER", "BTREE", "BITMAP"])
 @pytest.mark.parametrize("by_update", [False, True])
-def test_values_that_were_null_are_not_found_as_nulls(
+def test_former_nulls_are_not_found_as_nulls(
     tmp_path: Path, kind: str, by_update: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference keeps zones of fragments that left the coverage, if it updates the index."""

@@ -142,7 +142,7 @@ def test_strings_are_written_into_json_columns(tmp_path: Path) -> None:
             ds.append(pa.table({"id": [3], "j": values}))
 
 
-def test_a_compaction_keeps_values_that_text_cannot_express(tmp_path: Path) -> None:
+def test_compactions_keep_values_without_a_text(tmp_path: Path) -> None:
     """pylance stores 1e309 as infinity, and shows null: whoever moves the row must not store it."""
     uri = str(tmp_path / "table")
     table = pa.table({"id": [1], "j": pa.array(["[1e309]"], pa.json_())})

@@ -301,7 +301,7 @@ def test_branches_stay_in_their_manifest_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_killed_creation_is_completed_by_the_next(uri: str, before: bool) -> None:
+def test_the_next_creation_completes_a_killed_one(uri: str, before: bool) -> None:
     """At each step a killed process leaves other files."""
     number = 0
     while True:
@@ -324,7 +324,7 @@ def test_a_killed_creation_is_completed_by_the_next(uri: str, before: bool) -> N
     assert number >= 5
 
 
-def test_a_killed_creation_of_another_version_is_reported(uri: str) -> None:
+def test_killed_creations_of_other_versions_are_reported(uri: str) -> None:
     """Completing it would give the user a branch that starts elsewhere."""
     with killed_at(2, before=True):
         open_dataset(uri).branches.create("dev", 1)
@@ -338,7 +338,7 @@ def test_a_killed_creation_of_another_version_is_reported(uri: str) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_killed_deletion_is_completed_by_the_next(uri: str, before: bool) -> None:
+def test_the_next_deletion_completes_a_killed_one(uri: str, before: bool) -> None:
     """At each step a killed process leaves other files, and the main branch must stay intact."""
     number = 0
     while True:

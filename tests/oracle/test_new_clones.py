@@ -88,7 +88,7 @@ def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: b
     assert of_both(uri) == [1, 3]
 
 
-def test_the_feed_of_a_clone_begins_with_it(uri: str, tmp_path: Path) -> None:
+def test_feeds_of_clones_begin_with_them(uri: str, tmp_path: Path) -> None:
     """Versions before the clone belong to its source and cannot be diffed."""
     clone = open_dataset(uri).shallow_clone(tmp_path / "clone")
     clone = clone.delete("id = 1").append(rows(9)).compact().restore(3).upsert(rows(3, 4), "id")
@@ -178,7 +178,7 @@ def test_clones_of_unknown_origin_need_no_tag(uri: str, tmp_path: Path) -> None:
     assert ids(clone) == [1, 3, 8]
 
 
-def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> None:
+def test_refused_clones_leave_no_tag(uri: str, tmp_path: Path) -> None:
     """The tag would hold files for a clone that does not exist."""
     (tmp_path / "file").write_text("")
     before = open_dataset(uri).tags.list()
@@ -187,7 +187,7 @@ def test_a_clone_that_cannot_begin_leaves_no_tag(uri: str, tmp_path: Path) -> No
     assert open_dataset(uri).tags.list() == before
 
 
-def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) -> None:
+def test_read_only_sources_get_no_tag(uri: str, tmp_path: Path) -> None:
     """A tag needs a write to the source, so the user has to renounce it explicitly."""
 
     def refuse(store: LocalStore, path: str, *_: Any) -> Any:
@@ -205,7 +205,7 @@ def test_a_read_only_source_is_cloned_without_a_tag(uri: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_killed_clone_is_completed_by_the_next(uri: str, tmp_path: Path, before: bool) -> None:
+def test_the_next_clone_completes_a_killed_one(uri: str, tmp_path: Path, before: bool) -> None:
     """At each step a killed process leaves other files."""
     number = 0
     while True:

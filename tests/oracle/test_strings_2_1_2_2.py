@@ -198,7 +198,7 @@ def test_dictionaries_of_any_size_read_alike(
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_compiled_loops_write_and_read_what_pylance_does(
+def test_compiled_loops_agree_with_pylance(
     version: FileVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With them, strings that suit FSST are written by it unasked."""

@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Change, Change, str]] = {
 
 
 @pytest.mark.parametrize("change", REFUSED)
-def test_changes_that_log_rows_cannot_follow_are_refused(tmp_path: Path, change: str) -> None:
+def test_changes_unfit_for_logged_rows_are_refused(tmp_path: Path, change: str) -> None:
     """Readers of the log would see NULL in each row that is only there; pylance refuses them."""
     table = LoggedTable(tmp_path / "t")
     ours, pylance, reason = REFUSED[change]
@@ -125,7 +125,7 @@ def test_wider_batches_do_not_widen_logged_columns(tmp_path: Path) -> None:
         widen_columns(table.ours.table, wider)
 
 
-def test_values_are_not_added_to_empty_logged_tables(tmp_path: Path) -> None:
+def test_empty_logged_tables_get_no_values(tmp_path: Path) -> None:
     """All rows may be in the log: then no data file shows that the column has values."""
     table = LoggedTable(tmp_path / "t", base_rows=0)
     with pytest.raises(InvalidInputError, match="'twice' can only be added as a nullable column"):
@@ -161,7 +161,7 @@ SAFE_CHANGES: dict[str, tuple[Change, Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @pytest.mark.parametrize("change", SAFE_CHANGES)
-def test_other_changes_show_the_rows_in_the_log(tmp_path: Path, change: str) -> None:
+def test_other_changes_keep_logged_rows_visible(tmp_path: Path, change: str) -> None:
     """Rows in the log are matched by field id, so these changes are safe, as in pylance."""
     table = LoggedTable(tmp_path / "t")
     make, expected = SAFE_CHANGES[change]
@@ -201,7 +201,7 @@ def _tightened_without_check(table: LoggedTable) -> Dataset:
         return table.ours.alter_columns({"path": "n", "nullable": False})
 
 
-def test_derived_columns_reach_rows_that_a_log_merges(tmp_path: Path) -> None:
+def test_derived_columns_reach_merged_log_rows(tmp_path: Path) -> None:
     """They start as nulls, and rows that come later are computed, so a log is no obstacle."""
     table = LoggedTable(tmp_path / "t")
     doubled = lance_stream.derive(

@@ -240,7 +240,7 @@ def test_nested_columns_cost_few_requests(
     assert num_bytes < 1.15 * stored
 
 
-def test_pages_wider_than_the_window_are_read_in_parts(
+def test_wide_pages_are_read_in_parts(
     service: ObjectService, cache_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache stays within its limit, and nothing is read twice."""

@@ -462,7 +462,7 @@ def test_the_cheaper_way_is_chosen(different: dict[str, int], in_place_is_cheape
     assert costs.is_cheaper_in_place is in_place_is_cheaper
 
 
-def test_few_rows_of_a_large_fragment_open_no_file(
+def test_few_rows_of_large_fragments_open_nothing(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest alone shows that a single row should move and that many rows may not."""

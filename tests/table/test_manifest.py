@@ -72,7 +72,7 @@ def test_manifests_round_trip(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("num_fragments", [1, 200, 255, 256, 257, 1000])
-def test_any_number_of_fragments_is_found_among_other_fields(num_fragments: int) -> None:
+def test_fragments_are_found_among_other_fields(num_fragments: int) -> None:
     """A few are found without protobuf, many with it: the same, in any order of fields."""
     fragments = [fragment(number, row_ids=b"x" * (number % 50)) for number in range(num_fragments)]
     manifest = replace(full_manifest(), fragments=FragmentList.of(fragments))

@@ -166,7 +166,7 @@ def test_an_abandoned_pass_begins_again(uri: str) -> None:
     assert dataset.state_dict()["epoch"] == 1
 
 
-def test_set_epoch_continues_the_epoch_of_a_state(uri: str) -> None:
+def test_set_epoch_continues_a_state(uri: str) -> None:
     """The loop of a resumed training begins with the epoch that was interrupted."""
     options: dict[str, Any] = {"seed": 3, "batch_rows": 6, "chunk_rows": 20}
     dataset = VersionDataset(uri, **options)
@@ -182,7 +182,7 @@ def test_set_epoch_continues_the_epoch_of_a_state(uri: str) -> None:
         assert (ids_of(resumed) == expected) is (epoch == 4)
 
 
-def test_a_recorded_run_is_replayed_bit_for_bit(uri: str) -> None:
+def test_recorded_runs_are_replayed_exactly(uri: str) -> None:
     """Later commits and a compaction change nothing about a version."""
     options: dict[str, Any] = {"batch_rows": 16, "chunk_rows": 32}
     dataset = VersionDataset(uri, seed=9, **options)

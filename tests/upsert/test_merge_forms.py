@@ -50,14 +50,14 @@ def test_ignoring_new_keys_updates_only_existing_rows(ds: Dataset) -> None:
     assert prices(after) == {1: 10, 2: 99, 3: 30}
 
 
-def test_a_condition_compares_a_row_with_the_stored_one(ds: Dataset) -> None:
+def test_conditions_compare_incoming_and_stored_rows(ds: Dataset) -> None:
     """A condition that is null is no reason to update, as everywhere in SQL."""
     data = rows({1: 5, 2: 25, 3: None, 4: 40})
     after = ds.upsert(data, "id", when_matched="source.price > target.price")
     assert prices(after) == {1: 10, 2: 25, 3: 30, 4: 40}
 
 
-def test_a_condition_selects_which_new_rows_are_inserted(ds: Dataset) -> None:
+def test_conditions_select_the_inserted_rows(ds: Dataset) -> None:
     """There is no stored row to compare with, so the condition sees the incoming row alone."""
     after = ds.upsert(rows({1: 5, 4: 40, 5: 50}), "id", when_not_matched="source.price > 45")
     assert prices(after) == {1: 5, 2: 20, 3: 30, 5: 50}
@@ -169,7 +169,7 @@ def test_concurrent_inserts_of_keys_are_seen(ds: Dataset, monkeypatch: pytest.Mo
     assert prices(after) == {1: 5, 2: 20, 3: 30, 4: 40}
 
 
-def test_parts_of_a_batch_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_parts_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large batches are decided by ranges of keys with the same function."""
     monkeypatch.setattr("lance_stream.upsert.large.staged_rows.MAX_ROWS", 2)
     data = rows({1: 5, 2: 25, 3: 35, 4: 40, 5: 50})

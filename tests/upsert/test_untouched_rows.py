@@ -92,7 +92,7 @@ def test_concurrently_changed_untouched_rows_are_rejudged(
 
 
 @pytest.mark.parametrize("apply", [upsert, in_parts], ids=["whole", "parts"])
-def test_other_rows_of_the_fragment_do_not_matter(
+def test_other_rows_of_fragments_are_irrelevant(
     table: TableVersion, apply: Upsert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two streams with separate keys must not make each other plan again."""

@@ -29,7 +29,7 @@ def ds() -> Dataset:
     return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows, "2.1")
 
 
-def test_one_call_sets_three_maps_in_one_version(ds: Dataset) -> None:
+def test_one_call_sets_three_maps_at_once(ds: Dataset) -> None:
     """Readers never see a part of a change."""
     after = ds.update_metadata(
         {"owner": "ana"}, schema={"source": "shop"}, fields={"place.zip": {"pii": "true"}}

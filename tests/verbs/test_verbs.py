@@ -93,7 +93,7 @@ def test_concurrent_creations_succeed_once(uri: str) -> None:
     assert lance_stream.open_dataset(uri).version == 1
 
 
-def test_the_primary_key_is_declared_and_not_null(uri: str) -> None:
+def test_primary_keys_are_declared_not_null(uri: str) -> None:
     """Lance stores the key's order in field metadata, and a key column must not be nullable."""
     schema = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.int8())])
     dataset = lance_stream.create_dataset(uri, schema, primary_key=["b", "a"])

@@ -62,7 +62,7 @@ def test_bad_rows_are_refused_by_reason(ds: lance_stream.Dataset, verb) -> None:
     assert lance.dataset(result.uri).count_rows() == result.count_rows()
 
 
-def test_values_that_do_not_fit_count_as_reasons(ds: lance_stream.Dataset) -> None:
+def test_unfit_values_count_as_reasons(ds: lance_stream.Dataset) -> None:
     """A user repairs input faster if one error lists all kinds of bad rows."""
     wide = pa.schema([("id", pa.int64()), ("x", pa.int16())])
     data = rows({"id": 3, "x": 300}, {"id": None, "x": 30}, {"id": 4, "x": 3}, schema=wide)

@@ -145,7 +145,7 @@ def test_only_conditions_of_one_column_blame_one() -> None:
     ]
 
 
-def test_conditions_find_parts_of_structs_in_any_case():
+def test_conditions_find_struct_parts_in_any_case():
     """The check of the columns accepts the name, so the check of the rows has to find it, too."""
     schema = pa.schema([("S", pa.struct([("Part", pa.int64())]))])
     rules = RowRules(schema, resolve_columns(schema, as_checks({"high": "s.part > 1"})))

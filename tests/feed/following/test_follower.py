@@ -143,7 +143,7 @@ def test_changes_arrive_once_under_any_limits(
 HISTORY = make_history(f"memory://{uuid.uuid4()}/table")
 
 
-def test_removed_rows_precede_added_rows_in_every_split(ds: Dataset) -> None:
+def test_splits_remove_rows_before_adding_others(ds: Dataset) -> None:
     """A later batch of a version must not remove a key that an earlier batch has added."""
     batches = batches_from(follow(ds.update({"id": "id + 1"})), Position(5), Limits(rows=1))
     types = [change[1] for change in joined(batches)]

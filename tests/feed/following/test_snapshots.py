@@ -113,7 +113,7 @@ def test_slices_respect_the_size_limit() -> None:
     st.integers(0, 40),
     st.integers(1, 9000),
 )
-def test_slices_are_as_large_as_the_limit_allows(
+def test_slices_are_as_large_as_allowed(
     fragments: list[int], deleted: set[int], start: int, size_bytes: int
 ) -> None:
     """A row's share is its fragment's size divided among the live rows."""

@@ -90,7 +90,7 @@ def test_values_are_encoded_alike(words, longest):
 
 @given(values=st.lists(st.lists(st.sampled_from(WORDS), max_size=4), max_size=5))
 @settings(max_examples=60, deadline=None)
-def test_the_uncompiled_loop_encodes_few_values_inside_its_arrays(values):
+def test_uncompiled_loops_stay_inside_their_arrays(values):
     """One half of the values may be empty, and the last end less than 8 bytes before the data."""
     choice = fsst.trained(block_of([b"".join(WORDS[:6])] * 800))
     assert choice is not None
@@ -158,7 +158,7 @@ def test_damaged_chunks_are_refused_before_any_loop(damage):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_codes_decode_alike_across_blocks_of_the_loop(seed):
+def test_codes_decode_alike_across_blocks(seed):
     """Escapes lie across the ends of blocks; of every other seed, a value ends within one."""
     random = np.random.default_rng(seed)
     codes = random.choice(np.array([0, 1, 1, 255], np.uint8), 5000)
@@ -186,7 +186,7 @@ def test_codes_decode_alike_across_blocks_of_the_loop(seed):
     offsets=st.lists(st.integers(-40, 40), max_size=6),
     num_symbols=st.integers(0, 255),
 )
-def test_no_offsets_let_the_loop_leave_its_arrays(codes, offsets, num_symbols):
+def test_no_offsets_lead_outside_the_arrays(codes, offsets, num_symbols):
     """Uncompiled, an index out of bounds raises an error, and none counts from the end."""
     table = SymbolTable(is_on=True, symbols=(b"12345678",) * num_symbols)
     symbols, lengths = fsst._symbol_arrays(table)
@@ -259,7 +259,7 @@ def test_importing_the_package_imports_no_numba():
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
-def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
+def test_numpy_replaces_a_failing_compiler(monkeypatch, caplog):
     """The compiler is optional, and its failure must neither stop a query nor be tried again."""
 
     def fail(_: str) -> None:
@@ -273,7 +273,7 @@ def test_a_failing_compiler_leaves_the_work_to_numpy(monkeypatch, caplog):
     assert loops.get() is None
 
 
-def test_loops_that_would_be_interpreted_are_not_used(monkeypatch):
+def test_interpreted_loops_are_not_used(monkeypatch):
     """As with NUMBA_DISABLE_JIT=1, by which other code is debugged."""
     monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
     assert CompiledLoops().get() is None

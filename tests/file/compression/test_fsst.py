@@ -87,7 +87,7 @@ def test_a_trailing_escape_byte_is_corrupt(values: list[bytes]) -> None:
 
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("code", [2, 100, 254])
-def test_a_code_without_a_symbol_is_bad_data(
+def test_codes_without_symbols_are_bad_data(
     code: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing symbol would silently shorten the value."""

@@ -31,7 +31,7 @@ def test_a_footer_has_its_forty_bytes() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 4, 7, 8, 39])
-def test_a_file_too_small_for_a_footer_is_corrupt(size: int) -> None:
+def test_files_without_a_footer_are_corrupt(size: int) -> None:
     """An interrupted upload must be reported as such, not as an error of struct."""
     with pytest.raises(CorruptDataError):
         decode_footer(encode_footer(FOOTER)[FOOTER_BYTES - size :] if size else b"", size)

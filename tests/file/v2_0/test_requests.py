@@ -67,7 +67,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_a_row_costs_two_rounds_and_few_bytes(files: Any, kind: str) -> None:
+def test_rows_cost_two_rounds_and_few_bytes(files: Any, kind: str) -> None:
     """Random access needs one round for positions and one for bytes, whatever the type."""
     column = COLUMNS[kind]()
     data, written = files.write(pa.table({"c": column}))

@@ -54,7 +54,7 @@ def test_files_are_read_twice_at_most() -> None:
         table = done.table
 
 
-def test_files_of_other_programs_are_read_each_time() -> None:
+def test_foreign_files_are_read_each_time() -> None:
     """A name that is not random may be used again for other rows."""
     table = table_of()
     index = key_index.key_index_of(table, ["id"])
@@ -112,7 +112,7 @@ def test_stored_sequences_are_read_once() -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_newest_row_of_a_key_wins_after_any_history(seed: int, *, nested: bool) -> None:
+def test_the_newest_row_wins_after_any_history(seed: int, *, nested: bool) -> None:
     """Cached sequences must follow upserts, deletes, restores, compactions and wider types."""
     kind = pa.struct([("major", pa.int32()), ("minor", pa.int64())]) if nested else pa.int32()
     schema = pa.schema([("id", pa.int64()), ("seq", kind), ("x", pa.string())])
@@ -290,7 +290,7 @@ def test_lookups_keep_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(set(index.find([pa.array(range(10))], NO_STORE).keys.tolist())) == list(range(10))
 
 
-def test_runs_are_few_and_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging takes several times the memory of a run, while many runs make a lookup slow."""
     monkeypatch.setattr(key_index, "_MOST_MERGED_IN_MEMORY", 100)
     monkeypatch.setattr(key_index, "_LEAST_IN_MEMORY", 3)

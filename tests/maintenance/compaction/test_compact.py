@@ -372,7 +372,7 @@ def test_commits_follow_a_faster_writer() -> None:
     assert verify(newest_version_of(table)) == []
 
 
-def test_appends_that_take_its_ids_delay_a_compaction() -> None:
+def test_appends_that_take_ids_delay_compactions() -> None:
     """The append comes after the ids were stated, and before the commit looks for newer versions.
 
     No row was deleted, so the new fragments have no deletion file that would need the ids.

@@ -120,7 +120,7 @@ def test_fragments_that_exceed_a_file_together_stay() -> None:
     assert plan(table, CompactionRules(100, max_file_bytes=1_999)) == []
 
 
-def test_rounds_of_whole_groups_take_at_least_one() -> None:
+def test_rounds_take_at_least_one_group() -> None:
     """A group larger than the limit would otherwise never be compacted."""
     table = table_of(*[5] * 10, 100, 20, 20)
     every = [tuple(range(10)), (11, 12)]

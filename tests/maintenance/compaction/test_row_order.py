@@ -186,7 +186,7 @@ def test_appended_rows_keep_their_order() -> None:
     assert ds.compact().to_table().equals(ds.to_table())
 
 
-def test_the_ids_of_appended_rows_stay_one_range() -> None:
+def test_ids_of_appends_stay_one_range() -> None:
     """A range takes a few bytes, while 200,000 separate ids would fill the manifest."""
     n = 200_000
     plain = Lineage(np.arange(n, dtype=np.uint64), *[np.full(n, 2, np.uint64)] * 2)

@@ -107,7 +107,7 @@ def test_batches_do_not_wait_for_the_work(
     assert lance.dataset(uri).count_rows("id >= 85") == 15
 
 
-def test_a_commit_waits_for_the_batch_under_way(
+def test_commits_wait_for_the_running_batch(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
     """A commit in the middle of a batch would make the batch plan again."""

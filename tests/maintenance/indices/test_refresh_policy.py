@@ -86,7 +86,7 @@ def test_threads_look_again_when_due() -> None:
     assert indexing._reasons([index(100, 1, 10)])
 
 
-def test_the_reason_names_the_index_and_its_rows() -> None:
+def test_reasons_name_the_index_and_rows() -> None:
     """Operators see in the log why a build has started."""
     assert DEFAULT.due([index(97_500, 2500)], NOW) == {"i": "i lacks 2500 rows (2.5%)"}
 

@@ -121,7 +121,7 @@ def test_a_key_may_have_no_rows() -> None:
     assert not len(row_set)
 
 
-def test_a_part_with_all_rows_is_not_supported() -> None:
+def test_parts_with_all_rows_are_unsupported() -> None:
     """The format writes size zero for all 2^32 rows; the table is scanned instead."""
     with pytest.raises(UnsupportedFeatureError, match="all rows"):
         decode_row_set(struct.pack("<III", 1, 7, 0), 10)

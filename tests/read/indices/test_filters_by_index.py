@@ -223,7 +223,7 @@ def test_updates_and_deletes_use_the_index(uri: str) -> None:
     assert ds.count_rows("id IN (9, 10)") == 1
 
 
-def test_a_clone_uses_the_indices_of_its_source(uri: str, tmp_path: Path) -> None:
+def test_clones_use_indices_of_their_source(uri: str, tmp_path: Path) -> None:
     """A shallow clone has no index files of its own, and its manifest refers to those of the
     source.
     """
@@ -536,7 +536,7 @@ def test_changed_index_bytes_invent_no_rows(uri: str, name: str) -> None:
         assert set(keys_read) <= set(expected)
 
 
-def test_an_index_with_too_few_entries_is_not_used(uri: str) -> None:
+def test_indices_with_few_entries_are_unused(uri: str) -> None:
     """Coverage that names more rows than the index holds would lose the rows of the other
     fragments.
     """

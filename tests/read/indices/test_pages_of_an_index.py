@@ -196,9 +196,7 @@ def never_read(*_: Any) -> Any:
     raise AssertionError("rows are read")
 
 
-def test_bounds_that_need_much_memory_are_not_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_bounds_are_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file may state a long string for each of many pages."""
     folder = indexed(tmp_path / "t", pa.array(["x" * 1000] * 500), 1)
     opened(folder)

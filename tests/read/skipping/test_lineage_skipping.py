@@ -175,7 +175,7 @@ def test_large_id_ranges_are_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(evaluated) == [30_000 % 4096, 4096, 4096]
 
 
-def test_listed_ids_are_not_treated_as_a_range() -> None:
+def test_zones_of_listed_ids_stay_whole() -> None:
     """Listed ids may be in any order even if they have no gaps, so their zone is not split."""
     listed = 8000 + np.random.default_rng(1).permutation(1000).astype(np.uint64)
     ids = np.concatenate([np.arange(8000, dtype=np.uint64), listed])
@@ -319,7 +319,7 @@ def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1024])
-def test_zones_of_any_row_ids_have_their_bounds(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zones_have_the_bounds_of_their_ids(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that excludes a row id would skip its row."""
     monkeypatch.setattr(lineage_skipping, "_IDS_PER_ZONE", size)
     dice = random.Random(size)

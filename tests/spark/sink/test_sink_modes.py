@@ -405,7 +405,7 @@ def test_unparsable_conditions_are_refused_at_once(spark: Any, uri: str) -> None
         lance_sink(uri, mode="upsert", on="id", delete_when="op =")
 
 
-def test_the_error_of_a_stream_begins_with_the_message(spark: Any, uri: str) -> None:
+def test_stream_errors_begin_with_the_message(spark: Any, uri: str) -> None:
     """Spark shows the beginning of an error, which must not be the frames of py4j and PySpark."""
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     sink = lance_sink(uri, mode="upsert", on="key")

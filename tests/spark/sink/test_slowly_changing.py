@@ -270,7 +270,7 @@ def test_type_may_be_text_as_in_spark() -> None:
 
 
 @pytest.mark.parametrize("mode", ["scd1", "scd2", "cdc", "SCD"])
-def test_modes_of_other_sinks_lead_to_auto_cdc(mode: str) -> None:
+def test_modes_of_other_sinks_name_auto_cdc(mode: str) -> None:
     """Changes that arrive in any order have a function of their own."""
     with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
         lance_sink("/somewhere", mode=mode)

@@ -185,7 +185,7 @@ def issuing(moto: MotoServer) -> Iterator[IssuingNamespace]:
 
 
 @pytest.mark.server("moto")
-def test_expired_keys_are_replaced_while_a_table_is_written(issuing: IssuingNamespace) -> None:
+def test_writers_replace_expired_keys(issuing: IssuingNamespace) -> None:
     """A stream runs longer than any key lives."""
     ds = lance_stream.create_dataset(None, ROWS, table_id="db.t", namespace=issuing.settings)
     end, number = time.monotonic() + 30, 0
@@ -197,7 +197,7 @@ def test_expired_keys_are_replaced_while_a_table_is_written(issuing: IssuingName
 
 
 @pytest.mark.server("moto")
-def test_keys_that_expire_are_not_among_the_options(issuing: IssuingNamespace) -> None:
+def test_expiring_keys_stay_out_of_options(issuing: IssuingNamespace) -> None:
     """Options are pickled with tasks and compared to reuse connections."""
     uri, options = locate(None, None, "db.t", issuing.settings)
     assert (uri, options) == locate(None, None, "db.t", issuing.settings)

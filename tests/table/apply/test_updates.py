@@ -330,7 +330,7 @@ def test_reserved_ids_are_not_reused() -> None:
         then(table(3), ReserveFragments(1 << 32))
 
 
-def test_indices_of_unknown_coverage_stay_as_they_are() -> None:
+def test_indices_of_unknown_coverage_stay_unchanged() -> None:
     """Old writers state no bitmap: which fragments an index covers is unknown, not nothing."""
     unknown = replace(index("xs", X), fragment_bitmap=b"")
     old = with_index(table(3, 2), unknown, index("ids", ID, 0, 1))
@@ -352,7 +352,7 @@ def test_indices_of_unknown_coverage_stay_as_they_are() -> None:
         assert unknown in decode_index_section(section)
 
 
-def test_indices_without_any_coverage_are_dropped_beside_others() -> None:
+def test_uncovered_indices_are_dropped_beside_others() -> None:
     """One segment of a name is the definition to rebuild from; unknown coverage is no segment."""
     segments = [
         index("xs", X, 0, uuid=b"a" * 16),

@@ -93,7 +93,7 @@ def test_silent_streams_lose_only_earlier_batches() -> None:
     )
 
 
-def test_silent_streams_are_shortened_a_few_at_a_time() -> None:
+def test_silent_streams_are_shortened_gradually() -> None:
     """A commit should not wait for thousands of streams that ended long ago."""
     entry = LedgerEntry(9, "q", 9, 3, "d", "r", (LedgerEntry(8, "", 8, 1, "d", "r"),))
     config: dict[str, str] = {}

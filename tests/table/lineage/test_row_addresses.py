@@ -91,7 +91,7 @@ def test_unindexable_row_counts_are_refused_early() -> None:
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
 
 
-def test_as_many_rows_as_the_limit_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_up_to_the_limit_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the sum of all fragments; one row less must not be refused."""
     monkeypatch.setattr(row_addresses, "MAX_MATERIALIZED", 3)
     assert len(index_of((1, [5, 6], []), (2, [7], []))) == 3

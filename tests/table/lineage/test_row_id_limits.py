@@ -34,7 +34,7 @@ def test_the_last_fragment_id_can_be_used(manifest: Manifest) -> None:
         max_fragment_id(replace(manifest, max_fragment_id=MAX_FRAGMENT_ID + 1))
 
 
-def test_the_next_row_id_is_above_all_others(manifest: Manifest) -> None:
+def test_the_next_row_id_is_the_greatest(manifest: Manifest) -> None:
     """One too low, the next row would get the id of the last."""
     check_next_row_id(manifest)
     with pytest.raises(CorruptDataError, match="next row id 2, but a row has the id 2"):

@@ -59,7 +59,7 @@ class Reads:
         patch.setattr(MemoryStore, "read_ranges", read_ranges)
 
 
-def test_tasks_read_each_chunk_of_the_index_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_read_each_index_chunk_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 63 chunks, only those at the ends of three ranges are read twice, and no key column is
     read.
     """
@@ -179,7 +179,7 @@ def test_several_ranges_change_one_fragment_in_place() -> None:
     }
 
 
-def test_rows_move_where_few_of_a_fragment_change() -> None:
+def test_few_changes_of_a_fragment_move_rows() -> None:
     """Rows of another fragment stay in place in the same upsert."""
     table = wide_table(1)
     narrow = rows(range(1000, 60_000), 0).append_column("text", pa.nulls(59_000, pa.string()))

@@ -121,7 +121,7 @@ def test_pages_of_one_value_are_constant(
     assert column.read(49, 51).equals(values[49:51])
 
 
-def test_one_value_is_not_constant_in_2_1(columns: Any) -> None:
+def test_single_values_are_not_constant_in_2_1(columns: Any) -> None:
     """Readers of 2.1 do not know an inline value."""
     values = pa.array([5] * 100)
     column = columns.write(values, version=FileVersion.V2_1)
