@@ -1,9 +1,8 @@
-"""Machines: an environment, a folder and processes each, and nothing in common but the network.
+"""Machines: each has an environment, a folder and processes; they share only the network.
 
-What they have for a network is 127.0.0.1, where each finds the others by name. What they have for a
-store is behind one endpoint that each of them knows from its own profile, with an access key of its
-own: by that a proxy tells their requests apart. (Spark hands keys in the environment of a driver on
-to its tasks.)
+Their network is 127.0.0.1, with a host name for each machine. Their store has one endpoint, which
+each machine knows from its own profile, with its own access key, by which a proxy distinguishes
+their requests. (Spark passes keys in a driver's environment on to its tasks.)
 """
 
 import fcntl
@@ -59,10 +58,10 @@ def alone() -> Iterator[None]:
 
 
 class Program:
-    """A program that runs on a machine, with all that it has started.
+    """A program that runs on a machine, with its child processes.
 
     Attributes:
-        process: Its process here.
+        process: Its process outside of the machine.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], output_file: Path) -> None:
@@ -70,11 +69,11 @@ class Program:
         self.output_file = output_file
 
     def output(self) -> str:
-        """Return what it has printed."""
+        """Return its output so far."""
         return self.output_file.read_text(errors="replace")
 
     def wait(self, timeout_seconds: float) -> int:
-        """Wait for its end, and return its status; kill it after the time."""
+        """Wait for its exit code; kill it after the time-out."""
         try:
             return self.process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -84,7 +83,7 @@ class Program:
             ) from None
 
     def wait_for(self, text: str, timeout_seconds: float) -> str:
-        """Wait until it has printed a text, and return the rest of that line."""
+        """Wait until it prints a text; return the rest of that line."""
         lines: list[str] = []
 
         def is_printed() -> bool:
@@ -96,7 +95,7 @@ class Program:
         return lines[-1].partition("\n")[0]
 
     def find(self, *words: str) -> list[int]:
-        """Return the ids of its processes whose command has all of some words."""
+        """Return the ids of its processes whose command contains all words."""
         return [
             field
             for field in processes_below(self.process.pid)
@@ -104,7 +103,7 @@ class Program:
         ]
 
     def kill(self) -> None:
-        """Kill it and all that it has started, at once."""
+        """Kill it and its child processes."""
         self.process.kill()
         self.process.wait()
 
@@ -217,8 +216,8 @@ class Machine:
 
         Args:
             command: The program and its arguments.
-            name: Of the file of the machine that its output goes to.
-            variables: Of its environment, besides those of all programs of the machine.
+            name: The name of the file for its output.
+            variables: Environment variables in addition to those of the machine.
         """
         output_file = self.folder / "output" / name
         here = [str(os.getpid()), str(ROOT), str(self.folder)]

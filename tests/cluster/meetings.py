@@ -1,4 +1,4 @@
-"""Requests that wait for one another, so that one deed finds all of them at their points.
+"""Requests that wait for one another, so that one action happens while all of them are pending.
 
 with three streams, each held at another point of its batch:
     meeting = Meeting(3, driver.kill)
@@ -13,18 +13,18 @@ from collections.abc import Callable
 from tests.servers.store_faults import Act, Fault
 
 SECONDS = 240.0
-"""How long a request waits for the others. Their clients must be more patient than that."""
+"""How long a request waits for the others. Time-outs of their clients must be longer."""
 
 PATIENT = {"request_timeout": "600s", "client_retry_timeout": "1800s"}
 """Storage options of such clients."""
 
 
 class Meeting:
-    """A number of requests that wait until the last of them has come.
+    """A barrier for requests.
 
     Args:
-        num_requests: How many.
-        act: What is done once all have come, before any of them goes on.
+        num_requests: The number of requests that wait for one another.
+        act: Called when all have arrived, before any of them continues.
     """
 
     def __init__(self, num_requests: int, act: Callable[[], object]) -> None:
@@ -33,7 +33,7 @@ class Meeting:
         self.is_complete = False
 
     def fault(self, then: Fault | None = None) -> Act:
-        """Return the fault of one of the requests: it waits, and then meets another fault."""
+        """Return the fault of one request: it waits for the others, then meets another fault."""
         return Act(lambda _request: self._barrier.wait(SECONDS), then)
 
     def _act(self) -> None:

@@ -42,11 +42,11 @@ class RecordedRequest(NamedTuple):
 
 @dataclass
 class ObjectService:
-    """The objects of one bucket, and what was asked of it.
+    """The objects of one bucket, and the requests for them.
 
     Attributes:
         objects: By key.
-        asked: What was asked so far.
+        requests: The requests so far.
         etag_of: What a listing says of an object's bytes.
         is_unordered: Whether listings begin at the other end, as they may on S3 Express.
         before: Called with a request's kind and key before it is answered; may raise.

@@ -1,10 +1,10 @@
-"""Drivers that put a micro-batch into a table, stopped and let go on at the calls of their stores.
+"""Drivers that commit a micro-batch to a table and pause at each call of their store.
 
-A driver runs in a thread of its own, but never while another does: it stands still before each call
-of its store that others can notice, until it is told to go on. So every order of two drivers' steps
-can be played, always in the same way.
+Each driver has a thread, but only one of them runs at a time: a driver pauses before each call of
+its store that others can notice, until `go_on` is called. So every interleaving of two drivers'
+steps can be replayed exactly.
 
-The batches come in every way that a batch can change a table, with a model of what each does.
+The batches cover every mode of the sink, with a model of the result.
 """
 
 import threading

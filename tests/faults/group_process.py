@@ -29,10 +29,10 @@ _STEP_OF_MANIFESTS = {"put_all_if_not_exist": "put all", "put_if_exists": "final
 def commit_and_stop(
     says: Connection, group: TableGroup, batch_id: int, step: str, table: str
 ) -> None:
-    """Commit a batch; say "stopped" when it is about to take a step, or else "done".
+    """Commit a batch; send "stopped" before a step and wait, or "done" at the end.
 
     Args:
-        says: Where to.
+        says: Gets the message.
         group: The tables.
         batch_id: The batch.
         step: One of `STEPS`.
@@ -80,12 +80,12 @@ def commit_and_stop(
 
 
 def commit_until_killed(says: Connection, group: TableGroup, first: int) -> None:
-    """Commit one batch after another, as a stream does after a restart.
+    """Commit consecutive batches, as a stream does after a restart.
 
     Args:
         says: Gets the number of each batch that is committed.
         group: The tables.
-        first: The batch to begin with, which may be committed already.
+        first: The first batch, which may be committed already.
     """
     os.nice(5)
     batch_id = first
@@ -99,7 +99,7 @@ def commit_until_killed(says: Connection, group: TableGroup, first: int) -> None
 
 
 def append_by_themselves(group: TableGroup, seconds_between: float) -> None:
-    """Append rows to one table after the other, as other writers do, until killed."""
+    """Append rows to the tables in turn, as another writer, until killed."""
     import lance_stream
     from tests.commit.table_groups import SCHEMA
 

@@ -146,16 +146,16 @@ class Reader:
 
 
 def kill_often(group: TableGroup, num_kills: int, *, with_others: bool) -> tuple[int, int, int]:
-    """Kill a writer that goes on, again and again, and check that each batch is everywhere once.
+    """Kill a writer repeatedly, and check that each batch is in every table exactly once.
 
     Args:
         group: The tables.
-        num_kills: How often.
-        with_others: Whether another process appends to each of the tables by itself.
+        num_kills: The number of kills.
+        with_others: Whether another process appends to each table as well.
 
     Returns:
-        How many batches were committed, how often they were read, and in how many kills a batch
-        was under way that turned out to be committed.
+        The number of committed batches, of reads, and of kills whose unreported batch turned out to
+        be committed.
     """
     dice = random.Random(num_kills)
     num_unreported = 0

@@ -1,22 +1,22 @@
-"""Random histories of nested columns, and the law that a column is its id wherever it is read.
+"""Random histories of nested columns, which must be identified by their ids wherever they are read.
 
     python -m tests.oracle.column_histories --minutes 10 [--seed 1]
 
-We and pylance take turns at a table with structs and lists in each other: columns and their parts
-are renamed, swap names, are reordered, cast, widened, dropped and re-created, and forbid nulls for
-a while; structs get new parts; compactions free their ids; overwrites bring other schemas, restores
-old ones. Beside it stands a model: for each version a tree of columns, in which a column has its
-own number for its whole life. What the rows of a version are, pylance says.
+We and pylance change a table of nested structs and lists in turn: columns and their parts are
+renamed, swap names, are reordered, cast, widened, dropped and re-created, and become non-nullable
+for a while; structs get new parts; compactions free ids; overwrites change the schema, and restores
+bring old schemas back. The model is a tree of columns for each version, in which a column keeps its
+number for its whole life. The rows of a version are what pylance reads. The checks:
 
-    the feed leads, version by version, from pylance's rows of one version to those of the next,
-    both convert_value under the columns of the range's last version
-    a stream with any limits that is restarted at every offset gives what ds.changes gives
-    a stream that is read while all this happens, killed and restarted anywhere, gives each event
-    once, under the columns that it knows of; it is never stuck, and what a name meant to it
-    before it means still (see `feed.following.resumed_columns`)
+    the feed leads from pylance's rows of one version to those of the next, both with the columns of
+    the range's last version
+    a stream with any limits that is restarted at every offset returns the same as ds.changes
+    a stream that is read meanwhile, killed and restarted anywhere, returns each event once, with
+    the columns that it knows; it never gets stuck, and a name keeps its meaning for it (see
+    `feed.following.resumed_columns`)
 
-The kit of random lives (`tests.histories`) cannot do it: the columns of its model have no parts,
-and its followers begin anew where columns change, while here they continue.
+The kit of random lives (`tests.histories`) cannot check this: the columns of its model have no
+parts, and its followers start again where columns change, while here they continue.
 """
 
 import itertools
@@ -111,7 +111,7 @@ def changed(tree: Tree, path: tuple[str, ...], do: Callable[[Tree], Tree], depth
 
 
 def convert_value(column: Node, there: Node | None, value: Any, meaning: dict[int, int]) -> Any:
-    """Return a value of a version as one of a column that a reader knows of."""
+    """Convert a value of a version's column to the column that a reader knows."""
     if there is None or value is None:
         return None
     if column.kind == there.kind == "struct":
@@ -195,14 +195,14 @@ class Stream:
             self.look()
 
     def look(self) -> None:
-        """Check the batches that came since the last look."""
+        """Check the batches that arrived since the last call."""
         for batch in self.query.batches[self.num_seen :]:
             for row in batch:
                 self.histories.check_row(row, self.columns or (), self.meaning)
         self.num_seen = len(self.query.batches)
 
     def read_on(self) -> None:
-        """Read all there is, in one run or more; two without news in a row are one too many."""
+        """Read everything, in one run or more; two runs in a row without progress are an error."""
         for _ in range(3):
             try:
                 self.start()
@@ -215,7 +215,7 @@ class Stream:
 
     @property
     def delivered(self) -> list[Event]:
-        """The events of the batches that were done."""
+        """The events of the committed batches."""
         return [event_of(row) for batch in self.query.done for row in batch]
 
 
@@ -343,7 +343,7 @@ class Histories:
         return f"{who} overwrite with {tree}", tree
 
     def overwritten(self, tree: Tree, depth: int = 0) -> Tree:
-        """Return columns in another order, some of them others, by the same names."""
+        """Return the columns in another order, some replaced by others of the same name."""
         columns = []
         for node in self.dice.sample(tree, len(tree)):
             if node.ident == 0:
@@ -387,7 +387,7 @@ class Histories:
         return f"{who} compact", self.tree
 
     def chosen(self, *, is_leaf: bool = False, in_lists: bool = True) -> tuple[str, ...] | None:
-        """Return the path of a column, or of a part, that has a name of its own."""
+        """Return the path of a random column, or of a named part."""
         paths = [
             path
             for path, node in nodes(self.tree).items()
@@ -622,7 +622,7 @@ class Histories:
         return values | {stamp: row[stamp] for stamp in STAMPS}
 
     def check_row(self, row: Row, columns: Tree, meaning: dict[int, int]) -> None:
-        """Check a change against the rows of the version that it is of."""
+        """Check a change against the rows of its version."""
         version, kind, row_id = event_of(row)
         at = version - (kind in ("delete", "update_preimage"))
         expected = self.row_under(at, self.rows[at][row_id], columns, meaning)
@@ -685,7 +685,7 @@ def named_like(node: Node, before: Node) -> Node:
 
 
 def around(tree: Tree, path: tuple[str, ...], part: pa.Field) -> pa.Field:
-    """Return a new part of a struct with all that it is in, and nothing else."""
+    """Return a new part of a struct, with the fields around it only."""
     kinds = nodes(tree)
     field = part
     for depth in range(len(path), 0, -1):

@@ -1,7 +1,7 @@
-"""Whether two arrays say the same, to the bit.
+"""Bitwise comparison of two arrays.
 
-Arrow's own `equals` takes no NaN for another, and -0.0 for 0.0. Here floats are compared as the
-words that they are. What stands below a null, and how a dictionary numbers its items, says nothing.
+For Arrow's `equals`, two NaN differ and -0.0 equals 0.0. Here floats are compared bit by bit.
+Values behind nulls and the order of dictionary items are ignored.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ def whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def difference(left: Any, right: Any, where: str = "") -> str:
-    """Return where two arrays differ; nothing if they do not.
+    """Return a description of the first difference of two arrays; "" if they are equal.
 
     Args:
         left: An array.
-        right: Another.
-        where: What they are called.
+        right: The other array.
+        where: The name of the column, for the description.
     """
     left, right = plain(whole(left)), plain(whole(right))
     if left.type != right.type:
@@ -82,7 +82,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array]:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return an array as it is stored, its dictionary looked up."""
+    """Return an array's storage, with dictionaries decoded."""
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if pa.types.is_dictionary(array.type):

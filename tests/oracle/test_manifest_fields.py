@@ -85,10 +85,11 @@ def theirs(path: str) -> Rows | None:
 
 
 def is_reported(what: str, path: Path) -> bool:
-    """Say whether a difference is meant: of a field in two files of a fragment we read the last.
+    """Return whether a difference is expected.
 
-    `verify` tells it. What a column is called is no matter of its values, and whether a struct is
-    packed the file tells us, and the metadata pylance.
+    Of two data files of a fragment with one field, we read the last, and `verify` reports them.
+    Names of columns do not change values. Whether a struct is packed, we learn from the file, and
+    pylance from the metadata.
     """
     findings = lance_stream.open_dataset(path).verify()
     is_no_matter = ".name = " in what or "[lance-encoding:packed]" in what

@@ -1,4 +1,4 @@
-"""Tables on S3 with DynamoDB that pylance and we write, each finishing what the other left."""
+"""Tables on S3 with DynamoDB: pylance and we finish each other's interrupted commits."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def log_of(table: SharedTable) -> ExternalLog:
 
 
 def check_is_finished(table: SharedTable) -> None:
-    """Every version has an item with its final path, and nothing is staged."""
+    """Check that every version has an item with its final path, and that nothing is staged."""
     log = log_of(table)
     items = log.manifests.items(log.base_uri)
     assert [item.version for item in items] == log.versions()
@@ -74,12 +74,12 @@ def check_is_finished(table: SharedTable) -> None:
 
 @dataclass(frozen=True)
 class Interruption:
-    """What a writer leaves of version 3.
+    """The state of version 3 after its writer died.
 
     Attributes:
         is_staged: Whether the item still has the staged path.
-        has_staged: Whether the staged file is there.
-        has_final: Whether the final one is.
+        has_staged: Whether the staged manifest exists.
+        has_final: Whether the final manifest exists.
     """
 
     is_staged: bool
@@ -118,7 +118,7 @@ def table(s3_bucket: Bucket, dynamodb_table: DynamoTable) -> SharedTable:
 
 
 def write_versions(table: SharedTable, writer: str) -> None:
-    """Make a table of versions 1 to 3, with rows 1 to 3."""
+    """Create a table of versions 1 to 3, with rows 1 to 3."""
     if writer == "pylance":
         lance.write_dataset(rows(1), table.uri, storage_options=table.options)
         table.they_append(rows(2))

@@ -1,10 +1,10 @@
-"""Columns of every type in every shape of data: what the tests of whole files go through.
+"""Columns of every type in every shape of data, for the tests of whole files.
 
     COLUMNS     a column for each type, and for each encoding that is written only on request
-    SHAPES      how its values lie: which of them are null, how often they repeat, how wide they are
+    SHAPES      distributions of values: share of nulls, repetition, width
 
-`column.array(shape, random)` gives the values; the same seed gives the same values. Nothing here
-knows a writer or a reader.
+`column.array(shape, random)` returns the values; equal seeds return equal values. This module knows
+neither writers nor readers.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,15 +24,15 @@ PACKED: Final = {"lance-encoding:packed": "true"}
 
 @dataclass(frozen=True)
 class Shape:
-    """How the values of a column lie.
+    """A distribution of the values of a column.
 
     Attributes:
-        name: What the shape is called.
-        num_rows: How many there are.
-        null_rate: Which share is null, on every level where values may be.
+        name: The name of the shape.
+        num_rows: The number of values.
+        null_rate: The share of nulls at each nullable level.
         values: "full" range, "small", "sequential", "special" floats, or "wide" byte strings.
-        lie: "free", the same value "constant"-ly, in long "runs", a "few" distinct ones, or
-            "sliced" out of more.
+        lie: "free", "constant" for one value, "runs" for long runs, "few" for few distinct values,
+            or "sliced" for a slice of a larger array.
     """
 
     name: str

@@ -36,7 +36,9 @@ def current(state: State, name: str, function: str, version: int) -> dict[int, b
         are_current[key] = row.values.get(number.ident) == expected
         if are_current[key]:
             computed = row.values.get(value.ident)
-            assert computed == f"{version}:{text}", f"{key} is not current: {computed!r}, {text!r}"
+            assert computed == f"{version}:{text}", (
+                f"the value of {key} is outdated: {computed!r}, {text!r}"
+            )
     return are_current
 
 
