@@ -1,11 +1,11 @@
-"""Ways to damage a data file: its bytes, and the messages that say how to read them.
+"""Damage to a data file: to its bytes, and to the messages that describe them.
 
     bytes       cut short, bits flipped, eight bytes made huge or zero, a stretch moved elsewhere
-    messages    a number made another one, a kind exchanged, an encoding put inside of itself or in
-                the place of another file's, buffers that overlap, a bomb of compressed zeros
+    messages    a number or kind changed, an encoding nested in itself or copied from another file,
+                overlapping buffers, a bomb of compressed zeros
 
-The tables and the footer of a file whose messages were changed are recomputed, so that the change
-is what a reader meets.
+If messages were changed, the tables and the footer of the file are recomputed, so that readers
+reach the change.
 
 Source: file format document, "Reading a file".
 """
@@ -60,13 +60,13 @@ MESSAGES: Final = {
 
 @dataclass
 class Parts:
-    """A file taken apart.
+    """The parts of a file.
 
     Attributes:
-        data: The buffers, up to where the metadata begin.
+        data: The buffers, up to the start of the metadata.
         columns: A message for each column.
         descriptor: The schema and the number of rows.
-        footer: What the footer said.
+        footer: The decoded footer.
     """
 
     data: bytes
@@ -244,7 +244,7 @@ class Damager:
             inner.SetInParent()
 
     def _nest(self, holder: Message, field: FieldDescriptor) -> None:
-        """Put a message into itself, again and again, by a field that leads back to its kind."""
+        """Nest a message in itself repeatedly, by a field that leads back to its type."""
         inner = getattr(holder, field.name)
         ways = list(_ways_back(field.message_type))
         if not ways:

@@ -239,13 +239,13 @@ def can_be_noticed(call: str, path: str) -> bool:
 
 @dataclass
 class Driver:
-    """Something that is done in a thread of its own, one call of the store at a time.
+    """An action in a separate thread, which runs one call of its store at a time.
 
     Attributes:
-        act: What it does, given its store.
-        store: The store it does it with.
-        num_calls: How many calls it has made, of those that it stops at.
-        error: What it ended with, if it failed.
+        act: The action, given its store.
+        store: The store.
+        num_calls: The number of calls so far, of those at which it pauses.
+        error: The error that ended it.
         is_done: Whether it has ended.
     """
 
@@ -263,7 +263,7 @@ class Driver:
         self._thread.start()
 
     def go_on(self, num_calls: int | None = None) -> bool:
-        """Make so many calls more, or all; return whether it has ended."""
+        """Let it make more calls, or all of them; return whether it has ended."""
         if not self.is_done and num_calls != 0:
             self._remaining_calls = num_calls
             self._may_go.release()
@@ -271,7 +271,7 @@ class Driver:
         return self.is_done
 
     def finish(self) -> None:
-        """Go on to the end; raise what it ended with."""
+        """Let it run to the end; raise its error."""
         self.go_on()
         assert self.is_done
         self._thread.join(60)
@@ -303,7 +303,7 @@ class Driver:
 
 
 def all_orders(rows: Rows, steps: Iterable[tuple[str, Batch]]) -> list[Rows]:
-    """Return what a table can hold after two steps, one after the other."""
+    """Return the possible rows of a table after two steps in either order."""
     (one, first), (other, second) = steps
     return [
         MODES[other].model(MODES[one].model(rows, first), second),

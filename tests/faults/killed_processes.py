@@ -1,4 +1,4 @@
-"""Starts `streaming_process`, tells it to go, and kills it."""
+"""Starts `streaming_process`, lets it run, and kills it."""
 
 import os
 import signal
@@ -17,17 +17,17 @@ NUM_ROUNDS = int(os.environ.get("KILL_ROUNDS", "2"))
 
 
 SPARK_FAILURES = ("Python worker failed to connect back", "java.io.OptionalDataException")
-"""What ends a query on a busy machine, and is not ours: a Python process has ten seconds to start;
-and two queries of one process may serialize a map while the other changes it."""
+"""Errors that end a query on a busy machine without our fault: a Python process did not start
+within ten seconds, or one query serialized a map while another changed it."""
 
 
 @contextmanager
 def streaming(names: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process that gets some queries ready, and waits; after the block it is gone.
+    """Start a process that prepares some queries and waits; kill it after the block.
 
     Args:
         names: The queries.
-        folder: Where all that they read and write lies; their log, too.
+        folder: The folder of their files, tables and logs.
     """
     environment = {
         **os.environ,

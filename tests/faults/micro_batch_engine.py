@@ -4,16 +4,16 @@
                          read, [commit log]
     a later batch        latestOffset, [offset log], commit of the batch before, partitions, read,
                          [commit log]
-    an unfinished batch  partitions and read of what the offset log says, before all else
+    an unfinished batch  partitions and read of the offsets in the log, before everything else
 
-What Spark passes from process to process is pickled, offsets are texts in a log, and workers read
-with a reader of their own. A checkpoint outlives engines, so that one can be stopped at any of its
-steps, and another one goes on.
+As in Spark, objects that are passed between processes are pickled, offsets are texts in a log, and
+each worker has another reader. A checkpoint outlives its engine: one engine can be stopped at any
+step, and another continues.
 
-PySpark 4.1 gives latestOffset nothing, asks for it before initialOffset, and begins a run that goes
-on after a finished batch with the partitions from its end to its end.
+PySpark 4.1 passes no arguments to latestOffset, calls it before initialOffset, and starts a run
+after a finished batch with the partitions of an empty range at the end of that batch.
 
-Source: the calls that were seen on PySpark 4.1 and 4.3.
+Source: calls observed on PySpark 4.1 and 4.3.
 """
 
 import json

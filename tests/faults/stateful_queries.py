@@ -1,32 +1,32 @@
-"""Random histories of streaming queries with state that die, and restart from what is left.
+"""Random histories of stateful streaming queries that die and restart from their checkpoints.
 
     python -m tests.faults.stateful_queries --minutes 10 --seed 1
 
-A history is one query (`KINDS`: without state, grouped, deduplicated, joined, with state of its
-own) into one table, by the sink's mode that fits, with one of Spark's state stores (`STORES`). In
-each step files arrive, and the query runs until it has read them all. It dies on its way, or loses
-a part of its checkpoint (`FAULTS`):
+A history is one query (`KINDS`: stateless, grouped, deduplicated, joined, or with custom state)
+into one table, in the matching mode of the sink, with one of Spark's state stores (`STORES`). In
+each step files arrive, and the query runs until it has read them all. It dies meanwhile, or loses a
+part of its checkpoint (`FAULTS`):
 
     before the sink       foreachBatch fails before it calls the sink
-    rows computed         as before, when the rows have been computed, so that the state is stored
-    after the sink        foreachBatch fails when our commit is done
+    rows computed         the same after the rows were computed, so that the state is stored
+    after the sink        foreachBatch fails after our commit
     commit lost           the newest entry of the checkpoint's commit log is lost
-    offsets lost          that, and the newest entry of the offset log: Spark replans the batch,
-                          with files that have come since
-    older copy            the checkpoint is put back from a copy, and Spark may be told to take more
-                          files at once than before
-    process killed        a process of its own runs the query, and it and its JVM get SIGKILL at one
-                          of the first three moments
+    offsets lost          also the newest entry of the offset log: Spark replans the batch, with
+                          files that have arrived since
+    older copy            the checkpoint is restored from a copy, and Spark may read more files at
+                          once than before
+    process killed        another process runs the query, and it and its JVM get SIGKILL at one of
+                          the first three moments
 
-A query that dies forgets the state stores of its process. When an error of ours ends it, its remedy
-is followed to the letter. At the end of each step the table is held against the result over all
-files, computed without Spark: each row once.
+A query that dies forgets the state stores of its process. If one of our errors ends it, the remedy
+in its message is followed. After each step the table is compared with the result over all files,
+computed without Spark: each row once.
 
-There is one exception, of which the sink says so much itself: where the plan may give other rows
-each time, a batch that Spark planned again is skipped. Then `last_commit.rows_differ` is true.
+There is one exception, which the sink reports: if the plan is nondeterministic, a batch that Spark
+planned again is skipped, and `last_commit.rows_differ` is true.
 
-The kit of random lives (`tests.histories`) cannot do it: it needs Spark, whose state stores and
-checkpoints are what goes wrong.
+The kit of random lives (`tests.histories`) cannot check this, because the faults are in Spark's
+state stores and checkpoints.
 
 The seed determines everything but the names of files.
 """
@@ -81,7 +81,7 @@ class Kind:
         expected: Its result over files, as sorted rows.
         output_mode: Of the query.
         sink: Arguments of the sink.
-        is_deterministic: Whether its plan promises the same rows each time.
+        is_deterministic: Whether its plan returns the same rows each time.
         stores: The state stores that it can have.
     """
 

@@ -1,22 +1,22 @@
-"""Random histories of a table on S3: two writers whose requests go wrong, and pylance beside them.
+"""Random histories of a table on S3: two writers whose requests fail, and pylance beside them.
 
     python -m tests.faults.store_histories --minutes 10 --seed 1
 
-Each of our writers has a proxy of its own, where a share of its requests meets a fault: cut, held
-until after its client has given up, repeated, answered by a lie. A writer takes in micro-batches
-(appends and upserts), each tried again until it is acknowledged, and appends and deletes that are
-tried once. Keys belong to one writer, so each knows what the table has to hold of them in the end:
+Each of our writers has a proxy, where a share of its requests meets a fault: they are cut, delayed
+beyond their time-out, repeated, or get a forged response. A writer commits micro-batches (appends
+and upserts), which it retries until they are acknowledged, and other appends and deletes, which it
+tries once. No two writers share keys, so each knows its rows in the final table:
 
     acknowledged                          exactly once
-    tried once, and ended in an error     once, or not at all
+    tried once, with an error             once, or not at all
 
 Histories of odd seeds publish versions in DynamoDB, behind the same proxies.
 
-The kit of random lives (`tests.histories`) cannot do it: here requests to a store server and to
-DynamoDB go wrong, in real time, and there each step is over before the next one begins.
+The kit of random lives (`tests.histories`) cannot check this: here requests to a store server and
+to DynamoDB fail in real time, while there each step ends before the next one begins.
 
-The seed determines what is done and which fault meets the n-th request of a writer. How the
-writers' requests interleave is the machine's.
+The seed determines the actions and the fault of a writer's n-th request, but not how the requests
+of the writers interleave.
 """
 
 import random
@@ -98,17 +98,17 @@ def faults_by_chance(dice: random.Random) -> Callable[[StoreRequest], Fault | No
 
 @dataclass
 class Writer:
-    """One that writes rows of its own keys, and knows what must have become of them.
+    """A writer of rows with keys that no other writer has; it knows their expected state.
 
     Attributes:
         number: Its number; its keys begin with it.
         uri: The table.
-        dice: Settles what it does.
-        values: By key, what the table holds in the end: None for no row.
-        in_doubt: Groups of rows of which all are there in the end, or none.
+        dice: Decides its actions.
+        values: By key, the value in the final table: None for no row.
+        in_doubt: Groups of rows that are in the final table completely or not at all.
         maybe_deleted: Keys whose row may have been deleted.
-        done: How often what was done.
-        error: What it ended with, if it was not ours.
+        done: The number of actions, by kind.
+        error: The unexpected error that ended it.
     """
 
     number: int
@@ -146,11 +146,11 @@ class Writer:
 
 @dataclass
 class OurWriter(Writer):
-    """One of ours, whose requests go wrong.
+    """A writer of lance-stream, whose requests fail.
 
     Attributes:
-        options: Lead through its proxy.
-        next_batch: The micro-batch that comes next.
+        options: Storage options, through its proxy.
+        next_batch: The id of the next micro-batch.
     """
 
     options: Options = field(default_factory=dict)
@@ -254,12 +254,12 @@ def run_history(
     seconds: float,
     items: DynamoTable | None = None,
 ) -> dict[str, int]:
-    """Run a history, and hold the table against what its writers know.
+    """Run a history, and compare the table with the expectations of its writers.
 
     Args:
-        bucket: Where the table lies.
-        server_url: What the proxies stand before.
-        seed: Settles what is done.
+        bucket: The bucket of the table.
+        server_url: The server behind the proxies.
+        seed: Decides the actions.
         seconds: How long new things are begun.
         items: The table of DynamoDB in which versions are published, on the same server; None for
             the table's own directory.
