@@ -15,7 +15,7 @@ import pyarrow as pa
 
 import lance_stream
 from lance_stream.keys.bounds.cached_key_bounds import write_bounds
-from lance_stream.keys.bounds.key_bounds import BoundsLearner, ColumnBounds, key_fields
+from lance_stream.keys.bounds.key_bounds import BoundsLearner, ColumnBounds
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.new_fragments import uniform_stamps
@@ -76,7 +76,7 @@ def forge_table(uri: str, num_fragments: int, num_rows: int = ROWS_PER_FRAGMENT)
     (deletions / "first").write_bytes(deleted)
     random = np.random.default_rng(0)
     fragments: list[Fragment] = []
-    (field,) = key_fields(table.schema, ["key"])
+    (field,) = table.schema.fields_named(["key"])
     bounds = ColumnBounds(field)
     for number in range(num_fragments):
         (file,) = real[number // LINKS_PER_FILE].files
