@@ -116,6 +116,20 @@ def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
     )
 
 
+def deleted(uri: str, version: int) -> TableReplacedError:
+    """Return the error for a table that no longer exists, although rows were written for it.
+
+    Args:
+        uri: The table's location.
+        version: The version on which the write was planned.
+    """
+    return TableReplacedError(
+        f"the rows were written for version {version} of {uri}, but the table has been deleted "
+        "since. Write the rows again to re-create it",
+        version,
+    )
+
+
 def _is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> bool:
     newest = state.newest
     if newest.version <= earlier.version:

@@ -20,13 +20,12 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from lance_stream.commit.opening import open_log
-from lance_stream.commit.same_table import replaced
+from lance_stream.commit.same_table import deleted, replaced
 from lance_stream.errors import (
     ColumnsChangedError,
     CommitConflictError,
     InvalidInputError,
     NotFoundError,
-    TableReplacedError,
 )
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
@@ -261,11 +260,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     try:
         newest = open_newest(job.uri, storage_options=job.storage_options)
     except NotFoundError as error:
-        raise TableReplacedError(
-            f"the rows were written for version {job.version} of {job.uri}, but the table has been "
-            "deleted since. Write the rows again to re-create it",
-            job.version,
-        ) from error
+        raise deleted(job.uri, job.version) from error
     if not job.version:
         if newest.schema != job.target.schema or newest.file_version is not job.target.file_version:
             raise InvalidInputError(

@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
+from lance_stream.commit.same_table import deleted
 from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
@@ -65,7 +66,7 @@ class UpsertJob:
         store: The table's.
         schema: The table's columns when the job was planned.
         config: Its ledger's entries then.
-        is_new: Whether there was no table then.
+        version: The version on which the job was planned; 0 if there was no table.
     """
 
     arguments: WriterArguments
@@ -77,7 +78,12 @@ class UpsertJob:
     store: Store | None = None
     schema: pa.Schema = field(default_factory=lambda: pa.schema([]))
     config: Mapping[str, str] = field(default_factory=dict)
-    is_new: bool = False
+    version: int = 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no table when the job was planned."""
+        return not self.version
 
     @property
     def uri(self) -> str:
@@ -150,7 +156,7 @@ def plan_upsert(
         store=table.store,
         schema=table.arrow_schema,
         config=ledger_config(table),
-        is_new=not table.version,
+        version=table.version,
     )
 
 
@@ -187,12 +193,13 @@ def commit_upsert(
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
-        CommitError: It was not committed, or the outcome is unknown.
+        CommitError: It was not committed, or the outcome is unknown. A `TableReplacedError` if the
+            table has been deleted since the plan.
     """
     upserted = _commit(job, staged, batch)
     if upserted.is_new or upserted.was_already_committed or not even_without_rows:
         return upserted
-    recorded = append_fragments(_prepare(job), [], batch, even_without_rows=True)
+    recorded = append_fragments(_current(job), [], batch, even_without_rows=True)
     return replace(
         upserted,
         table=recorded.table,
@@ -205,7 +212,7 @@ def _commit(
     job: UpsertJob, staged: Sequence[StagedRows], batch: PendingBatch | None
 ) -> UpsertResult:
     try:
-        table = _prepare(job)
+        table = _current(job)
         try:
             return _apply(job, table, staged, batch)
         except TableReplacedError:
@@ -238,6 +245,19 @@ def _open(arguments: WriterArguments) -> TableVersion | None:
         return open_newest(arguments.uri, storage_options=arguments.storage_options)
     except NotFoundError:
         return None
+
+
+def _current(job: UpsertJob) -> TableVersion:
+    """Return the version on which the commit plans; see `_prepare`.
+
+    Raises:
+        TableReplacedError: The table has been deleted since the job was planned. A new one would
+            lack its rows.
+    """
+    table = _prepare(job)
+    if not table.version and not job.is_new:
+        raise deleted(job.uri, job.version)
+    return table
 
 
 def _prepare(job: UpsertJob) -> TableVersion:

@@ -51,8 +51,14 @@ def create_index(life: Life, choose: Choices) -> None:
     kind_of_index = IndexConfig("btree", {"zone_size": kind}) if isinstance(kind, int) else kind
     column = line.now.column(name.partition(".")[0])  # renamed columns keep their indices
     index_name = f"{name.replace('.', '_')}_{kind}_{0 if column is None else column.ident}"
-    if kind in BY_LANCEDB and choose.happens("by_lancedb", 0.3 if life.has_lancedb else 0):
-        line.lancedb().create_scalar_index(name, index_type=kind, name=index_name, replace=True)
+    chance = 0.6 if line.is_for_lancedb else 0
+    if kind in BY_LANCEDB and choose.happens("by_lancedb", chance):
+        table = line.lancedb()
+        try:
+            table.create_scalar_index(name, index_type=kind, name=index_name, replace=True)
+        except ValueError as error:  # it supports fewer types
+            life.counts[f"lancedb fails: {kind} {str(error)[:60]}"] += 1
+            raise DoesNotFit(str(error)) from None
     else:
         line.pylance().create_scalar_index(name, kind_of_index, name=index_name, replace=True)
     line.memory["indices"] = True

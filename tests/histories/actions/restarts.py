@@ -18,13 +18,16 @@ from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_newest
+from lance_stream.spark.arguments.writer_calls import parse_writer_options
+from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.lance_writer import StreamWriter
+from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.verbs.create import plan_table
-from lance_stream.verbs.jobs import plan_job
+from lance_stream.verbs.jobs import WriteJob, plan_job
 from tests.histories.actions.streams import MODES
 from tests.histories.actions.versions import check_no_unnamed_files
 from tests.histories.life import Life, Line, unchanged
-from tests.histories.model import State, Values
+from tests.histories.model import KEY, State, Values
 from tests.histories.replacements import (
     check_is_alone,
     delete_table,
@@ -36,8 +39,10 @@ from tests.histories.steps import Choices, DoesNotFit, action
 from tests.keys.index.small_runs import restart
 
 QUERY = "query"
-FORMAT = "format"
-WAYS = (FORMAT, "append", "upsert")
+FORMAT, FORMAT_UPSERT = "format", "upsert by the format"
+WAYS = (FORMAT, FORMAT_UPSERT, "append", "upsert")
+KINDS_IN_SPARK = {"int32", "int64", "float32", "float64", "string", "bool", "binary", "date"}
+"""Kinds that a table which Spark's rows create has, too."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,14 @@ class QueryBatch:
             NotFoundError: The sink finds no table, and may not create one.
         """
         uri, file_version = self.line.uri, self.line.life.file_version
-        if self.way == FORMAT:
-            job = plan_job(uri, self.data.schema, file_version=file_version)
+        if self.way in (FORMAT, FORMAT_UPSERT):
+            job: WriteJob | UpsertJob
+            if self.way == FORMAT:
+                job = plan_job(uri, self.data.schema, file_version=file_version)
+            else:
+                options = {"path": uri, "mode": "upsert", "on": KEY, "fileVersion": file_version}
+                arguments = parse_writer_options(options, streaming=True)
+                job = plan_upsert(arguments, spark_schema(carrier_schema(self.data.schema)))
             writer = StreamWriter(job, self.app_id, late_start=self.late_start)
             result = replace(writer.write(iter(self.data.to_batches())), query_id=QUERY)
             return lambda: writer.commit([result], self.number)
@@ -115,7 +126,10 @@ def restarted_query(life: Life, choose: Choices) -> None:
         rows = life.fitting_new_rows(line.now, drawn)
         if any({*line.now.names} != values.keys() for values in rows.values()):
             raise DoesNotFit("columns")
-        way, late_start = choose.one_of("way", WAYS), choose.happens("late_start", 0.5)
+        columns = line.now.columns
+        fits_spark = all(c.kind in KINDS_IN_SPARK and not c.note for c in columns)
+        ways = tuple(way for way in WAYS if way != FORMAT_UPSERT or fits_spark)
+        way, late_start = choose.one_of("way", ways), choose.happens("late_start", 0.5)
         batch = QueryBatch(line, len(done), rows, empty, way, late_start)
     successor = choose(
         "successor", lambda dice: draw_replacement(line, dice) if dice.random() < 0.5 else None
@@ -143,10 +157,13 @@ def _exists(line: Line) -> bool:
 def _commit_to_another_table(batch: QueryBatch, commit: Callable[[], object], old: Dataset) -> bool:
     """Commit a batch that was planned on the table that is gone; return whether that succeeds.
 
-    It may succeed where a copy of the table has the version that was planned on, or had it.
+    It may succeed where a copy of the table has the version that was planned on, or had it; and an
+    upsert by the format is planned by its commit.
     """
     line = batch.line
-    may_commit = _exists(line) and (line.has_version_of(old) or old.version not in line.existing)
+    may_commit = _exists(line) and (
+        batch.way == FORMAT_UPSERT or line.has_version_of(old) or old.version not in line.existing
+    )
     try:
         commit()
     except (CommitError, InvalidInputError, NotFoundError):

@@ -1,7 +1,9 @@
 """The format "lance" as a writer of upserts and change feeds, by batches, SQL and streams."""
 
 import pickle
+import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,12 @@ import pytest
 from pyspark.sql.types import CharType, StringType, StructField, StructType
 
 import lance_stream
-from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
+from lance_stream.errors import (
+    InvalidInputError,
+    NotFoundError,
+    OtherBatchError,
+    TableReplacedError,
+)
 from lance_stream.expressions.predicates import evaluate_predicate, parse_predicate
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.spark import lance_sink, register
@@ -557,3 +564,17 @@ def test_an_empty_first_upsert_creates_the_table(uri: str) -> None:
     StreamWriter(job, "app").commit([written(job, rows.slice(2), "query")], 0)
     assert lance_stream.open_dataset(uri).count_rows() == 0
     assert planned(uri, rows, streaming=True).has_committed(MicroBatch("app", 0, "query"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_upserts_create_no_deleted_table_again(uri: str, streaming: bool) -> None:
+    """A new table would lack the rows of all earlier batches."""
+    rows = pa.table({"id": [1, 2]})
+    lance_stream.create_dataset(uri, rows)
+    job = planned(uri, rows, streaming=streaming)
+    part = written(job, rows, "query")
+    shutil.rmtree(uri)
+    commit = partial(StreamWriter(job, "app").commit, batchId=3)
+    with pytest.raises(TableReplacedError, match="the table has been deleted since"):
+        (commit if streaming else BatchWriter(job, None).commit)([part])
+    assert not Path(uri).exists()
