@@ -87,7 +87,7 @@ test-floors: compiled-on-floors java servers  ## what calls dependencies, on the
 test-recipes: export RECIPES_REQUIRED := 1
 test-recipes: ASKED_SERVERS := kafka spark_kafka
 test-recipes: $(RECIPES_INSTALLED) java servers  ## the recipes of the documentation, its site, and the packages of a release
-	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/test_notebooks.py tests/site tests/neighbours tests/torch
+	$(RECIPES)/bin/python -m pytest -q -n 2 --dist loadgroup -m recipes tests/test_snippets.py tests/test_notebooks.py tests/site tests/neighbours tests/torch tests/engines
 
 cluster-test: install java  ## streams on a cluster of Spark, whose machines share no directory and are killed
 	$(BIN)/python -m pytest -q -m cluster --costs tests/cluster

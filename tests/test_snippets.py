@@ -66,6 +66,7 @@ RECIPES: dict[str, list[str]] = {
     "docs/guides/vectors.md": ["lancedb"],
     "docs/guides/recipes/pytorch.md": ["torch"],
     "docs/guides/recipes/ray.md": ["ray"],
+    "docs/guides/recipes/daft.md": ["daft"],
     "docs/guides/recipes/connect.md": ["grpc_status", "zstandard"],
     "docs/guides/recipes/spark-3.5.md": [],
 }

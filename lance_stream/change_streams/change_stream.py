@@ -27,7 +27,6 @@ import pyarrow as pa
 from lance_stream.arguments import as_number
 from lance_stream.change_streams.progress import ConsumerProgress, parse_position, position_text
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
@@ -272,7 +271,7 @@ class ChangeStream:
     @property
     def schema(self) -> pa.Schema:
         """The columns of every batch."""
-        return self._selection.schema
+        return self._selection.rows.schema
 
     @property
     def position(self) -> str:
@@ -384,7 +383,7 @@ class ChangeStream:
             return None
         self._progress.protect_versions(self._refs, start, end)
         units = self._follower.units(start, end, self._columns_of)
-        batches = [self._selection.rows_of(batch) for batch in read_changes(units)]
+        batches = list(self._selection.rows.read(units))
         rows = pa.Table.from_batches(batches, self.schema)
         return self._with_columns(end), rows
 

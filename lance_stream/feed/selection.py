@@ -1,6 +1,7 @@
 """Filters the rows of the feed by a condition, and selects columns by name."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -9,12 +10,53 @@ from lance_stream.expressions.predicates import (
     evaluate_predicate,
     parse_predicate,
 )
-from lance_stream.feed.change_units import check_names, feed_schema
+from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query
-from lance_stream.feed.value_conversion import convert
+from lance_stream.feed.value_conversion import ValueSource, convert
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.table_version import TableVersion
+
+
+@dataclass(frozen=True)
+class SelectedRows:
+    """Selects rows and columns of batches of changes; picklable, without a version of the table.
+
+    Attributes:
+        condition: The condition that rows must meet; None for all rows.
+        feed_schema: The selected columns, as stored.
+        sources: For each selected column of the table, its source in a batch; None for all columns.
+        change_indices: The positions of the selected change columns in a batch.
+    """
+
+    condition: Expression | None
+    feed_schema: pa.Schema
+    sources: tuple[ValueSource, ...] | None
+    change_indices: tuple[int, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The selected columns of the table, then the selected change columns."""
+        return with_extensions(self.feed_schema)
+
+    def read(self, units: Sequence[ChangeUnit]) -> Iterator[pa.RecordBatch]:
+        """Yield the selected rows of work units, in order; a batch may be empty."""
+        return map(self.rows_of, read_changes(units))
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the selected rows and columns of a batch of changes."""
+        if self.condition is not None:
+            batch = batch.filter(evaluate_predicate(self.condition, batch))
+        if self.sources is None:
+            return batch_with_extensions(batch)
+        columns = [
+            convert(batch.column(source.index), source, field.type)
+            for source, field in zip(self.sources, self.feed_schema, strict=False)
+        ]
+        change_columns = [batch.column(index) for index in self.change_indices]
+        return batch_with_extensions(
+            pa.RecordBatch.from_arrays([*columns, *change_columns], schema=self.feed_schema)
+        )
 
 
 class FeedSelection:
@@ -29,6 +71,7 @@ class FeedSelection:
     Attributes:
         columns: The columns of the table to read: the selected ones, and those of the condition.
         needed: Their names; None for all.
+        rows: Selects the rows and columns of a batch.
 
     Raises:
         InvalidInputError: The condition is invalid.
@@ -38,7 +81,7 @@ class FeedSelection:
     def __init__(
         self, table: TableVersion, columns: Sequence[str] | None, filter: str | None
     ) -> None:
-        self._condition: Expression | None = None
+        condition: Expression | None = None
         change_names = [
             name
             for name in columns or ()
@@ -49,36 +92,16 @@ class FeedSelection:
         self.needed = None if columns is None else list(columns)
         if filter is not None:
             schema = feed_schema(table.arrow_schema)
-            self._condition = parse_predicate(filter, schema)
+            condition = parse_predicate(filter, schema)
             if columns is not None:
-                self.needed = columns_of_query(table, columns, self._condition)
+                self.needed = columns_of_query(table, columns, condition)
         self.columns = FeedColumns(table, self.needed)
         check_names(self.columns.data_schema)
-        self._selected, self._sources = self.columns.select(columns)
-        self._is_all = self._condition is None and columns is None
-        self._change_indices = [
-            CHANGE_COLUMNS.get_field_index(name) for name in change_names or CHANGE_COLUMNS.names
-        ]
-        change_fields = [CHANGE_COLUMNS.field(index) for index in self._change_indices]
-        self._feed_schema = pa.schema([*self._selected, *change_fields])
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The selected columns of the table, then the selected change columns."""
-        return with_extensions(self._feed_schema)
-
-    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the selected rows and columns of a batch of changes."""
-        if self._is_all:
-            return batch_with_extensions(batch)
-        if self._condition is not None:
-            batch = batch.filter(evaluate_predicate(self._condition, batch))
-        columns = [
-            convert(batch.column(source.index), source, field.type)
-            for source, field in zip(self._sources, self._selected, strict=True)
-        ]
-        first = len(self.columns.data_schema)
-        change_columns = [batch.column(first + index) for index in self._change_indices]
-        return batch_with_extensions(
-            pa.RecordBatch.from_arrays([*columns, *change_columns], schema=self._feed_schema)
+        selected, sources = self.columns.select(columns)
+        names = change_names or CHANGE_COLUMNS.names
+        self.rows = SelectedRows(
+            condition,
+            pa.schema([*selected, *map(CHANGE_COLUMNS.field, names)]),
+            None if columns is None else sources,
+            tuple(map(self.columns.arrow_schema.get_field_index, names)),
         )

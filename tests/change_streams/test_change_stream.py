@@ -305,7 +305,7 @@ def test_following_imports_no_spark() -> None:
         "import sys, lance_stream, pyarrow as pa\n"
         "ds = lance_stream.create_dataset('memory://here/t', pa.table({'id': [1]}))\n"
         "assert next(ds.follow()).num_rows == 1\n"
-        "print({'pyspark', 'torch', 'ray'} & sys.modules.keys())"
+        "print({'pyspark', 'torch', 'ray', 'daft'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

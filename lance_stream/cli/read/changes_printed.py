@@ -147,9 +147,9 @@ def _write(
     mode = NET_CHANGES if request.is_net else NO_DEDUPLICATION
     rules = FeedRules(None, mode, pre_images=request.has_pre_images)
     with changes(ds.table, after, through, rules, selection.columns) as reader:
-        writer.begin(selection.schema)
+        writer.begin(selection.rows.schema)
         for batch in reader:
-            writer.write(selection.rows_of(batch))
+            writer.write(selection.rows.rows_of(batch))
     sys.stdout.flush()
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lance_stream.distributed.dividing import bytes_of
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
@@ -31,7 +32,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.feed.change_rows import ChangeRows
 from lance_stream.spark.jobs.task_input import TaskInput
-from lance_stream.spark.jobs.work_units import bytes_of, divide
+from lance_stream.spark.jobs.work_units import divide
 from lance_stream.spark.session.spark_types import carrier
 
 _RESTART: Final = (

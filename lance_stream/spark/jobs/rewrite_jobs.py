@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 
 from pyspark.sql import SparkSession
 
+from lance_stream.distributed.dividing import SMALL_TASK_BYTES
 from lance_stream.errors import LanceStreamError
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_task
 from lance_stream.read.units import size_of
 from lance_stream.spark.jobs.arrow_jobs import run_in_tasks
-from lance_stream.spark.jobs.work_units import SMALL_TASK_BYTES
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.write.fragments import delete_files
 

@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_stream.distributed.dividing import number_of_tasks, pack
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.fragment_matches import KeyedRows, Matches, find_matches
@@ -19,7 +20,6 @@ from lance_stream.read.units import WorkUnit, sizes_of
 from lance_stream.row_updates.in_place import ColumnsJob, write_all_columns
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import driver_is_alone, run_in_tasks
-from lance_stream.spark.jobs.work_units import number_of_tasks, pack
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.write.fragments import delete_files
 

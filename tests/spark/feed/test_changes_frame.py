@@ -106,7 +106,7 @@ def test_large_feeds_are_divided_into_tasks(
 ) -> None:
     """A large feed must use all cores and keep the order of changes."""
     monkeypatch.setattr(changes_frame, "MAX_LOCAL_BYTES", -1)
-    monkeypatch.setattr("lance_stream.spark.jobs.work_units.number_of_tasks", lambda _bytes: 3)
+    monkeypatch.setattr("lance_stream.distributed.dividing.number_of_tasks", lambda _bytes: 3)
     changes = read_changes(spark, uri, startingVersion=1)
     assert changes.rdd.getNumPartitions() > 1
     expected = by_format(spark, uri, {"startingVersion": 1}).collect()

@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lance_stream
-from lance_stream.read.units import WorkUnit, size_of, unit_of
-from lance_stream.snapshot.opening import open_newest
-from lance_stream.spark.jobs.task_input import TaskInput
-from lance_stream.spark.jobs.work_units import (
+from lance_stream.distributed.dividing import (
     LARGE_TASK_BYTES,
     SCATTERED_ROW_BYTES,
     SMALL_TASK_BYTES,
@@ -23,6 +20,9 @@ from lance_stream.spark.jobs.work_units import (
     number_of_tasks,
     pack,
 )
+from lance_stream.read.units import WorkUnit, size_of, unit_of
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.source.table_rows import TableRows
 
 

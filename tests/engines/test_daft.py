@@ -1,0 +1,52 @@
+"""A table as a source of Daft: its tasks, columns and filters."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream.distributed import dividing
+from tests.recipes import need
+
+daft: Any = need("daft")
+
+from lance_stream.daft import ChangeSource, VersionSource  # noqa: E402  # needs Daft
+
+pytestmark = [pytest.mark.recipes, pytest.mark.nightly]
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> lance_stream.Dataset:
+    """Return a table with inserted, updated and deleted rows."""
+    rows = pa.table({"id": range(100), "name": [f"n{number}" for number in range(100)]})
+    ds = lance_stream.create_dataset(tmp_path / "t", rows)
+    return ds.upsert(rows.slice(90), on="id").delete("id % 9 = 1")
+
+
+def test_tasks_read_the_rows_of_a_scan(
+    ds: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Daft sees what a scan sees, in several tasks, whichever columns a query needs."""
+    monkeypatch.setattr(dividing, "MIN_ROWS_IN_A_PART", 10)
+    monkeypatch.setattr(dividing, "number_of_tasks", lambda _bytes: 3)
+    frame = VersionSource(ds.uri, filter="id > 20").read()
+    assert frame.to_pylist() == ds.to_table(filter="id > 20").to_pylist()
+    assert frame.count_rows() == ds.count_rows("id > 20")
+    assert len(frame.select(daft.lit(1)).to_pylist()) == ds.count_rows("id > 20")
+    names = frame.where(daft.col("id") > 95).select("name").to_pydict()
+    assert names == ds.to_table(["name"], "id > 95").to_pydict()
+    old = VersionSource(ds.uri, version=1, columns=["id"]).read()
+    assert old.to_pylist() == ds.checkout(1).to_table(["id"]).to_pylist()
+
+
+def test_tasks_read_the_rows_of_the_feed(ds: lance_stream.Dataset) -> None:
+    """A version is where a program continues."""
+    source = ChangeSource(ds.uri, 0, 2)
+    assert source.read().to_pylist() == ds.changes(0, 2).read_all().to_pylist()
+    rest = ChangeSource(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
+    assert rest.read().to_pydict()["id"] == list(range(1, 100, 9))
+    assert ChangeSource(ds.uri, rest.version).read().to_pylist() == []
+    kinds = ChangeSource(ds.uri, 0).read().select("_change_type").distinct().to_pylist()
+    assert len(kinds) == 4
