@@ -192,7 +192,7 @@ def test_codecs_are_refused_in_wrong_places() -> None:
 @given(
     block=fixed_blocks() | variable_blocks() | list_blocks(),
     max_values=st.sampled_from([8, 16, 64, 4096]),
-    max_bytes=st.sampled_from([700, 8186]),
+    max_bytes=st.sampled_from([850, 8186]),  # two of the widest lists fit: 2 x 3,240 bits
 )
 def test_mini_block_encoding_round_trips(block: DataBlock, max_values: int, max_bytes: int) -> None:
     """Values at the edges of chunks are where they get lost."""
