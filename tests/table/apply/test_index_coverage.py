@@ -2,17 +2,26 @@
 
 from dataclasses import replace
 
+import pytest
 from pyroaring import BitMap
 
+from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.table.apply import Commit, apply
 from lance_stream.table.apply.index_coverage import (
     coverage,
     relevant,
     with_rewritten_fragments,
 )
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
-from lance_stream.table.indices import IndexMetadata
+from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType
+from lance_stream.table.indices import (
+    IndexMetadata,
+    decode_index_section,
+    encode_index_section,
+)
+from lance_stream.table.operations.columns import Merge
 from lance_stream.table.operations.moved_rows import RewriteGroup, RewrittenIndex
-from tests.commit.tables import SCHEMA, new_fragment
+from lance_stream.table.operations.rows import Overwrite
+from tests.commit.tables import CREATION, SCHEMA, new_fragment
 
 SEGMENT = IndexMetadata(bytes(16), (0,), "x_idx", 1)
 
@@ -47,3 +56,30 @@ def test_the_oldest_segment_stays_if_none_serves() -> None:
     segments = [segment(1, 20, 1), segment(2, 10, 2), segment(3, 30, 3), segment(4, None, 4)]
     assert relevant(tuple(segments), SCHEMA, [7, 8]) == (segments[1],)
     assert relevant(tuple(segments), SCHEMA, [3, 8]) == (segments[2],)
+
+
+@pytest.mark.parametrize("field_id", [0, 1])
+def test_merged_files_end_the_coverage_of_moved_columns(field_id: int) -> None:
+    """A merge that stores a column in another file has rewritten its values, also those of the
+    first column, whose id is 0.
+    """
+    indices = (
+        replace(segment(1, 20, 0), name="first", field_ids=(0,)),
+        replace(segment(2, 20, 0), name="second", field_ids=(1,)),
+    )
+    commit = Commit(timestamp_nanos=1000)
+    table = apply(None, Overwrite((new_fragment(5),), SCHEMA), commit, CREATION)
+    table = replace(table, index_section=encode_index_section(indices))
+    (fragment,) = table.fragments
+    (file,) = fragment.files
+    ids = tuple(TOMBSTONED_ID if other == field_id else other for other in file.field_ids)
+    moved = DataFile("moved.lance", (field_id,), (0,), (2, 2), 1000)
+    merge = Merge(
+        (replace(fragment, files=(replace(file, field_ids=ids), moved)),),
+        SCHEMA,
+        preserves_nullability=True,
+    )
+    section = apply(table, merge, commit).index_section
+    assert section is not None
+    covered = {index.field_ids[0]: list(coverage(index)) for index in decode_index_section(section)}
+    assert covered == {field_id: [], 1 - field_id: [0]}
