@@ -105,8 +105,7 @@ class Deletes:
         ranks = dense_ranks(self.sequence)
         order = np.lexsort((self.stores, ranks, lookup.key_of_row))  # stable
         same = np.zeros(len(order), np.bool_)
-        if len(order):
-            same[:-1] = True
+        same[:-1] = True
         for values in (lookup.key_of_row, ranks, self.stores):
             same[:-1] &= values[order[1:]] == values[order[:-1]]
         return Deletes(self.rows.take(pa.array(np.sort(order[~same]))))

@@ -2,11 +2,18 @@
 
 import uuid
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.derived.candidates import changed_since
+from lance_stream.derived.candidates import (
+    CandidateRows,
+    VersionDiff,
+    changed_since,
+    next_rows,
+)
+from lance_stream.derived.progress import PendingRange
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
@@ -26,3 +33,36 @@ def test_restored_rows_of_any_fragment_count(changed: int) -> None:
     assert 3 * changed + 1 in rows.row_ids
     fragment_ids = table.manifest.fragments.ids
     assert sorted({*fragment_ids} - {*difference.untouched}) == [fragment_ids[changed]]
+
+
+@pytest.mark.parametrize("max_rows", [1, 4, 6])
+def test_all_changed_rows_are_returned_in_parts(max_rows: int) -> None:
+    """Restored rows have old versions, which the skipped versions of other rows must not hide in
+    the next part.
+    """
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    table = ds.append(pa.table({"id": range(6)})).table
+    restored = CandidateRows(0, np.arange(6, dtype=np.uint32), np.arange(6, dtype=np.uint64))
+    changed = VersionDiff(PendingRange(9, skip=(table.version,)), others=(restored,))
+    pending = next_rows(table, (), max_rows, changed)
+    row_ids = [row_id for rows in pending.rows for row_id in rows.row_ids.tolist()]
+    while pending.remaining:
+        pending = next_rows(table, pending.remaining, max_rows)
+        row_ids += [row_id for rows in pending.rows for row_id in rows.row_ids.tolist()]
+    assert sorted(row_ids) == list(range(6))
+
+
+def test_rows_of_processed_versions_are_not_checked_again() -> None:
+    """A compaction mixes rows of several versions in a fragment, and computing all of them again
+    would repeat the work of months.
+    """
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for start in (0, 3, 6):
+        ds = ds.append(pa.table({"id": range(start, start + 3)}))
+    table = ds.compact().table
+    pending = next_rows(table, (PendingRange(after=3),), 100)
+    assert [rows.row_ids.tolist() for rows in pending.rows] == [[6, 7, 8]]
+    pending = next_rows(table, (PendingRange(after=2, skip=(4,)),), 100)
+    assert [rows.row_ids.tolist() for rows in pending.rows] == [[3, 4, 5]]

@@ -56,7 +56,8 @@ BATCH = pa.RecordBatch.from_arrays(
 
 
 def value_of(text: str) -> Any:
-    return evaluate(parse_value(text, SCHEMA), BATCH)[0].as_py()
+    (value,) = evaluate(parse_value(text, SCHEMA), BATCH).to_pylist()
+    return value
 
 
 VALUES = {
@@ -414,6 +415,19 @@ def test_names_in_another_case_must_be_unambiguous() -> None:
     assert bind("s.part = 1", nested).text == "`S`.`Part` = 1"
     with pytest.raises(NotFoundError, match=r"no column 'Other' in 'S'.*there are: Part"):
         parse_predicate("s.Other = 1", nested)
+
+
+def test_casts_that_may_fail_are_judged_row_by_row() -> None:
+    """Arrow's cast fails for the whole array, but only the rows that do not fit become null."""
+    schema = pa.schema([("t", pa.string())])
+    for texts, expected in (
+        (["1", "x", None, "4", "y", "6", "7"], [1, None, None, 4, None, 6, 7]),
+        (["x", "y", "z"], [None, None, None]),
+        ([], []),
+    ):
+        batch = pa.record_batch([pa.array(texts, pa.string())], schema=schema)
+        values = evaluate(parse_value("try_cast(t AS bigint)", schema), batch)
+        assert values.to_pylist() == expected
 
 
 def test_a_statement_has_one_current_time() -> None:

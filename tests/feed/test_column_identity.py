@@ -372,3 +372,13 @@ def test_reused_field_ids_are_not_skipped(
     assert ids == before
     manifests_read(monkeypatch, ds, 5)
     assert FeedColumns(ds.table, None).ids_in(ds.checkout(5).table) == {ids["id"]: ids["id"]}
+
+
+def test_fields_that_swap_their_names_keep_their_values() -> None:
+    """The type of the struct is the same before and after, so only the ids tell them apart."""
+    schema = pa.schema([("s", pa.struct([("a", pa.int8()), ("b", pa.int8())]))])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    ds = ds.append(pa.table({"s": [{"a": 1, "b": 2}]}, schema=schema))
+    ds = ds.rename_columns({"s.a": "b", "s.b": "a"})
+    assert ds.to_table()["s"].to_pylist() == [{"b": 1, "a": 2}]
+    assert ds.changes(0).read_all()["s"].to_pylist() == [{"b": 1, "a": 2}]

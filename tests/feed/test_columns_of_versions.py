@@ -182,3 +182,19 @@ def test_restored_versions_may_be_removed() -> None:
     assert origin is not None
     assert origin.version == 2
     assert origin.same == {field.id: field.id for field in ds.table.schema.fields}
+
+
+def test_structs_with_reordered_fields_are_rebuilt() -> None:
+    """Another program may reorder and rename fields so that the type stays the same, and only
+    the ids show that their values have changed places.
+    """
+    arrow = pa.struct([("a", pa.int8()), ("b", pa.int8())])
+    (field,) = assign_ids(from_arrow(pa.schema([("s", arrow)]))).fields
+    whole, a, b = (part.id for part in field.walk())
+    array = pa.array([{"a": 1, "b": 2}], arrow)
+    for ids, expected in (
+        ({whole: whole, a: a, b: b}, {"a": 1, "b": 2}),
+        ({whole: whole, a: b, b: a}, {"a": 2, "b": 1}),
+    ):
+        source = _source(field, field, ids, 0)
+        assert convert(array, source, arrow).to_pylist() == [expected]

@@ -22,7 +22,7 @@ from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.operations.transaction import Transaction, encode_transaction
 from lance_stream.table.operations.versions import Restore
-from lance_stream.table.paths import manifest_path
+from lance_stream.table.paths import manifest_path, transaction_file_name, transaction_path
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.verbs.configure import update_config
 from lance_stream.verbs.delete import delete
@@ -351,6 +351,22 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     assert (again.is_new, again.already_committed_in) == (False, 3)
     assert append(table, rows(2), batch(2)).is_new
     assert 1 not in ids_of(table)
+
+
+def test_batches_are_searched_from_their_first_attempt(table: TableVersion) -> None:
+    """A batch that was planned again, after another program's restore had removed it, has two
+    transaction files; the search begins at the older one.
+    """
+    append(table, rows(0), batch(0))
+    append(table, rows(1), batch(1))
+    restore_as_another_program(table, 2)
+    for number in range(MAX_UNCHECKED_VERSIONS + 5):
+        append(table, rows(10 + number))
+    newest = newest_version_of(table)
+    planned_again = transaction_file_name(newest.version, batch(1).batch.uuid)
+    table.store.write(transaction_path(planned_again), b"")
+    again = append(table, rows(1), batch(1))
+    assert (again.is_new, again.already_committed_in) == (False, 3)
 
 
 def test_searches_cover_later_batches_only(table: TableVersion) -> None:

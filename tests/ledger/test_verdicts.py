@@ -104,6 +104,15 @@ def test_forgotten_batches_are_compared_by_rules() -> None:
     assert verdicts[Contents.OTHER_RULES] is Verdict.NEW
 
 
+def test_other_rows_are_compared_with_the_same_batch() -> None:
+    """Later batches have other numbers of rows, which would send the user to the wrong batch."""
+    newest = replace(ENTRY, batch_id=5, version=11, num_rows=77)
+    match = Match(Standing.EARLIER, "app", newest, ENTRY, (newest, ENTRY))
+    message = str(refusal(Verdict.OTHER_ROWS, match, BATCH, OTHERS, "uri"))
+    assert f"with {ENTRY.num_rows} rows of digest {ENTRY.digest}, but 2 rows" in message
+    assert "77" not in message
+
+
 @pytest.mark.parametrize(
     ("entry", "reason"), [(None, "its rows are no longer known"), (ENTRY, "it had other rows")]
 )

@@ -616,6 +616,12 @@ def test_damaged_quarantine_rows_are_refused(uri: str, values: dict[str, str]) -
     assert rows_of(uri) == []
 
 
+@pytest.mark.parametrize("age", [None, 0, 3600, 0.5, timedelta.max.total_seconds()])
+def test_every_recorded_age_of_tombstones_is_read(age: float | None) -> None:
+    """A sink records how long it remembers deletes, and its rows must be replayed alike."""
+    assert replaying._recorded(json.dumps(rules_of(tombstones=age)))["tombstones"] == age
+
+
 def test_rows_without_stream_are_never_replayed(uri: str) -> None:
     """Without a stream the ledger cannot prove that the batch was committed."""
     take_in(uri, 0, [{"id": 1, "x": 300}])

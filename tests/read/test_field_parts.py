@@ -9,8 +9,9 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, Dataset
 from lance_stream.file.versions import FileVersion
+from lance_stream.read.field_parts import FilePart, assemble
 from lance_stream.read.units import unit_of
-from lance_stream.schema.arrow_schemas import to_arrow
+from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.projections import project
 from lance_stream.table.fragments.fragment import Fragment
@@ -152,6 +153,18 @@ def test_fixed_size_list_fields_may_be_missing() -> None:
     ds = Dataset(append_fragments(dataset.table, [written]).table)
     assert ds.to_table(["p.y"])["p"].to_pylist() == [[{"y": None}, None], None]
     assert ds.to_table()["p"].to_pylist() == [[{"x": 1, "y": None}, None], None]
+
+
+@pytest.mark.parametrize(
+    "arrow", [pa.int8(), pa.map_(pa.string(), pa.int8()), pa.list_(pa.float32(), 2)], ids=str
+)
+def test_only_structs_and_lists_have_parts(arrow: pa.DataType) -> None:
+    """Two files with the same values contradict each other, and one must not be chosen silently."""
+    (field,) = from_arrow(pa.schema([("x", arrow)])).fields
+    part = FilePart(field, pa.nulls(3, arrow))
+    assert assemble(field, [part], 3).null_count == 3
+    with pytest.raises(CorruptDataError, match="column 'x' is in 2 files of one fragment"):
+        assemble(field, [part, part], 3)
 
 
 def test_a_column_in_no_file_is_null(ds: Dataset) -> None:

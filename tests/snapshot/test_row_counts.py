@@ -12,7 +12,7 @@ from lance_stream import Dataset, InvalidInputError
 from lance_stream.snapshot.history import VersionInfo
 from lance_stream.table.changes import row_counts
 from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
-from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
@@ -91,6 +91,27 @@ def test_rows_changed_in_place_are_not_counted(
     ):
         newer = replace(older.successor(), fragments=FragmentList.of([changed, appended]))
         assert count_changed_rows(older, newer, object.__new__(Update)) == expected
+
+
+@pytest.mark.parametrize(
+    "unstated",
+    [
+        {"physical_rows": 0},
+        {"deletion_file": DeletionFile(DeletionFileType.BITMAP, 1, 1, 0)},
+    ],
+    ids=["rows", "deleted rows"],
+)
+@pytest.mark.parametrize("stable_row_ids", [False, True])
+def test_counts_that_old_writers_omitted_are_unknown(
+    stable_row_ids: bool, unstated: dict[str, Any]
+) -> None:
+    """A manifest without the number states 0, which a list of versions must not show."""
+    ds = new_table(stable_row_ids=stable_row_ids)
+    older, newer = ds.table.manifest, ds.append(rows(0, 1)).table.manifest
+    fragments = FragmentList.of([replace(newer.fragments[0], **unstated)])
+    operation = object.__new__(Append)
+    assert count_changed_rows(older, newer, operation) == ChangedRowCounts(2)
+    assert count_changed_rows(older, replace(newer, fragments=fragments), operation) is None
 
 
 def test_restores_are_unknown_until_counted(ds: Dataset) -> None:

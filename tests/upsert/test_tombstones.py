@@ -26,6 +26,9 @@ from lance_stream.table.config.tombstones import (
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, tombstone_path
 from lance_stream.upsert import tombstone_files
 from lance_stream.upsert.tombstone_files import (
+    DELETED_AT,
+    SEQUENCE,
+    STORES,
     DeleteFileCache,
     Deletes,
     cast_deletes,
@@ -463,3 +466,24 @@ def test_keys_of_other_types_are_refused() -> None:
     texts = DELETES.set_column(0, "key:id", pa.array(["a", "b"]))
     with pytest.raises(InvalidInputError, match=f"with other types.*{CONFIG_KEY}"):
         cast_deletes(texts, DELETES.schema)
+
+
+@pytest.mark.parametrize("events", [[], [(1, 5, False)], [(1, 5, False)] * 3])
+def test_events_are_remembered_once(events: list[tuple[int, int, bool]]) -> None:
+    """A replayed batch remembers its events again; the last of equal ones has the newest time."""
+    others = [(1, 5, True), (1, 6, False), (2, 5, False)] if events else []
+    every = [*events, *others]
+    rows = pa.record_batch(
+        {
+            "id": pa.array([key for key, _, _ in every], pa.int64()),
+            SEQUENCE: pa.array([sequence for _, sequence, _ in every], pa.int64()),
+            DELETED_AT: pa.array(range(len(every)), pa.int64()),
+            STORES: pa.array([stores for _, _, stores in every], pa.bool_()),
+        }
+    )
+    remaining = Deletes(rows).last_per_sequence().rows
+    expected = [*events[-1:], *others]
+    columns = remaining.select(["id", SEQUENCE, STORES]).to_pydict().values()
+    assert list(zip(*columns, strict=True)) == expected
+    first = max(len(events) - 1, 0)
+    assert remaining[DELETED_AT].to_pylist() == list(range(first, first + len(expected)))

@@ -27,8 +27,10 @@ LEAVES = [
     (pa.string(), st.text()),
     (pa.large_string(), st.text()),
     (pa.binary(), st.binary()),
+    (pa.large_binary(), st.binary()),
     (pa.binary(3), st.binary(min_size=3, max_size=3)),
     (pa.date32(), st.integers(-(2**31), 2**31 - 1)),
+    (pa.time32("s"), st.integers(0, 86_400 - 1)),
     (pa.time64("ns"), st.integers(0, 86_400 * 10**9 - 1)),
     (pa.timestamp("us"), st.integers(-(2**62), 2**62)),
     (pa.timestamp("ns", tz="UTC"), st.integers(-(2**63) + 1, 2**63 - 1)),
@@ -54,9 +56,13 @@ def _array(kind, values):
 def columns(draw):
     kind, value = draw(st.sampled_from(LEAVES))
     flat = _array(kind, draw(st.lists(st.none() | value, min_size=4, max_size=4)))
-    shape = draw(st.sampled_from(["leaf", "list", "struct", "map", "vector", "dictionary"]))
+    shape = draw(
+        st.sampled_from(["leaf", "list", "large list", "struct", "map", "vector", "dictionary"])
+    )
     if shape == "list":
         return pa.ListArray.from_arrays(pa.array([0, 3, None, 3, 4], pa.int32()), flat)
+    if shape == "large list":
+        return pa.LargeListArray.from_arrays(pa.array([0, 3, None, 3, 4], pa.int64()), flat)
     if shape == "struct":
         mask = pa.array([False, True, False, False])
         return pa.StructArray.from_arrays([flat, flat], ["a", "b"], mask=mask)
