@@ -589,6 +589,7 @@ def test_quarantines_move_with_their_table(uri: str, tmp_path: Path) -> None:
             {"rules": f"'{json.dumps(rules_of() | number)}'"}
             for number in (
                 {"tombstones": "x"},
+                {"tombstones": True},
                 {"tombstones": 1e300},
                 {"tombstones": -1},
                 {"tombstones": float("nan")},
