@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from lance_stream.caches import IdentityCache
 from lance_stream.errors import NotFoundError
 from lance_stream.schema.fields import Field
 from lance_stream.schema.identity import Ids, same_fields
@@ -33,6 +34,11 @@ _MAX_RECENT: Final = 4
 
 _MAX_CHECKED: Final = 32
 """How many fragments are checked from either end of a version's list."""
+
+
+_UNCHANGED: Final[IdentityCache[Ids]] = IdentityCache(
+    lambda schema: same_fields(schema.fields, schema.fields, ids_match=True)
+)
 
 
 class Origin(NamedTuple):
@@ -112,7 +118,10 @@ class Ancestry:
         except NotFoundError:
             return self._find_origin_over_gap(version)
         ids_match = kind is not None and kind is not Overwrite
-        same = same_fields(older.schema.fields, newer.schema.fields, ids_match=ids_match)
+        if ids_match and older.schema is newer.schema:
+            same = _UNCHANGED.of(newer.schema)
+        else:
+            same = same_fields(older.schema.fields, newer.schema.fields, ids_match=ids_match)
         return Origin(restored or version - 1, same)
 
     def _find_origin_over_gap(self, version: int) -> Origin | None:

@@ -27,6 +27,7 @@ from itertools import islice
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -52,6 +53,7 @@ oldest.
 
 _FRAME_VERSION = (0, 2)
 _FEW_FIELDS = 256
+_COLUMNS = (table_pb2.Manifest.FIELDS_FIELD_NUMBER, table_pb2.Manifest.SCHEMA_METADATA_FIELD_NUMBER)
 _LENGTH = Struct("<I")
 _NANOS = 1_000_000_000
 _MIXED_FILE_VERSIONS = 1 << 8  # as in `feature_flags`, which imports this module
@@ -201,7 +203,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
             f"the manifest message is {stop - start} bytes long, but "
             f"{body_stop - start} precede the footer"
         )
-    rest, raws, unknown = _split_manifest(data, start, stop)
+    rest, columns, raws, unknown = _split_manifest(data, start, stop)
     message = wire.parse_message(table_pb2.Manifest, rest)
     wire.unknown_fields(message)  # raises for fields of a wrong type; there are no others
     fragments_in_file = fragments = FragmentList(raws)
@@ -215,7 +217,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     data_format = _data_format(message, fragments)
     return Manifest(
         version=message.version,
-        schema=Schema(fields_from_proto(message.fields), dict(message.schema_metadata)),
+        schema=_decode_schema(columns, message),
         fragments=fragments,
         data_format=data_format,
         timestamp_nanos=_nanos(message) if message.HasField("timestamp") else None,
@@ -380,8 +382,24 @@ def _message(
     return message
 
 
-def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[bytes, ...], bytes]:
-    """Split a Manifest message into known fields, fragments and unknown fields.
+_SCHEMAS: Final[WeakValueDictionary[bytes, Schema]] = WeakValueDictionary()
+"""The schemas of the versions in use, by their bytes. What depends on a schema alone is computed
+once per object (`IdentityCache`), and versions without a change of columns share one.
+"""
+
+
+def _decode_schema(columns: bytes, message: table_pb2.Manifest) -> Schema:
+    schema = _SCHEMAS.get(columns)
+    if schema is None:
+        schema = Schema(fields_from_proto(message.fields), dict(message.schema_metadata))
+        _SCHEMAS[columns] = schema
+    return schema
+
+
+def _split_manifest(
+    data: bytes, start: int, stop: int
+) -> tuple[bytes, bytes, tuple[bytes, ...], bytes]:
+    """Split a Manifest message into known fields, those of columns, fragments and unknown fields.
 
     Args:
         data: The file.
@@ -403,13 +421,16 @@ def _split_manifest(data: bytes, start: int, stop: int) -> tuple[bytes, tuple[by
         )
         fields = [wire_field for wire_field in fields if not _is_fragment(wire_field)]
     rest: list[bytes] = []
+    columns: list[bytes] = []
     unknown: list[bytes] = []
     fields_by_number = table_pb2.Manifest.DESCRIPTOR.fields_by_number
     for wire_field in fields:
         (rest if wire_field.number in fields_by_number else unknown).append(
             data[wire_field.start : wire_field.stop]
         )
-    return b"".join(rest), raws, b"".join(unknown)
+        if wire_field.number in _COLUMNS:
+            columns.append(rest[-1])
+    return b"".join(rest), b"".join(columns), raws, b"".join(unknown)
 
 
 def _is_fragment(field: wire.WireField) -> bool:

@@ -85,6 +85,19 @@ def test_fragments_are_found_among_other_fields(num_fragments: int) -> None:
     assert decode_manifest(data.replace(body, turned)).fragments == manifest.fragments
 
 
+def test_versions_with_equal_columns_share_one_schema() -> None:
+    """What depends on a schema is computed once per object, and a feed reads many versions."""
+    manifest = full_manifest()
+    wider = Schema((*SCHEMA.fields, Field("c", "double", 2)), SCHEMA.metadata)
+    other = Schema(SCHEMA.fields, {"k": b"other"})
+    versions = [
+        decode_manifest(encode_manifest(replace(manifest, version=number, schema=schema)))
+        for number, schema in enumerate((SCHEMA, SCHEMA, wider, other, SCHEMA), start=1)
+    ]
+    assert [version.schema for version in versions] == [SCHEMA, SCHEMA, wider, other, SCHEMA]
+    assert versions[0].schema is versions[1].schema is versions[4].schema
+
+
 def test_manifest_files_follow_the_specification() -> None:
     """Other readers find the sections by the offsets and the footer."""
     manifest = replace(full_manifest(), index_section=b"II", inline_transaction=b"TTT")

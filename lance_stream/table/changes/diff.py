@@ -214,12 +214,9 @@ def plan_diff(
         for fragment in after.values()
         if fragment.id in before and before[fragment.id].row_ids == fragment.row_ids
     }
-    fields_before = (
-        {}
-        if older is None
-        else {schema_field.id: schema_field for schema_field in older.schema.walk()}
-    )
-    fields_after = {schema_field.id: schema_field for schema_field in newer.schema.walk()}
+    fields_before = fields_after = {part.id: part for part in newer.schema.walk()}
+    if older is None or older.schema is not newer.schema:
+        fields_before = {} if older is None else {part.id: part for part in older.schema.walk()}
     if older is None:
         new_field_ids = set()
     elif new_field_ids is None:
