@@ -201,7 +201,7 @@ TABLE: Final[Mapping[str, Action]] = MappingProxyType(
 def feed_in_pages(uri: str) -> object:
     """Follow the feed from the beginning, 1,000 versions at a time; nothing is read."""
     follower = TableFollower(uri, None, FollowerRules(FeedRules()))
-    position, num_units = follower.after(1), 0
+    position, num_units = follower.position_after(1), 0
     while (end := follower.advance(position, Limits(versions=1000))) != position:
         num_units += len(follower.units(position, end))
         position = end
