@@ -19,6 +19,8 @@ def lost_table(way: str, **choices: bool) -> Outcome:
             step("restarted_query", rows=rows[2], way=way, successor=None, **choices),
             step("restarted_query", repeats=True, successor=[0, []]),
             step("restarted_query", repeats=True, successor=["new", []], is_planned=True),
+            step("restarted_query", rows={3: {"a": 3}}, way=way, successor=None, late_start=True),
+            step("replica", limits={"rows": None}, batches=4),
         ]
     )
 
@@ -30,7 +32,7 @@ def test_only_late_starts_create_tables_again(way: str, is_late: bool) -> None:
     outcome = lost_table(way, **({"late_start": True} if is_late else {"is_planned": True}))
     if outcome.error is not None:
         raise outcome.error
-    assert outcome.counts["restarted_query"] == 4
+    assert (outcome.counts["restarted_query"], outcome.counts["replica"]) == (5, 1)
     assert outcome.counts["queries that lost their table"] == (0 if is_late else 1)
     num_refused = (not is_late) + (way != FORMAT_UPSERT)  # which its commit plans
     assert outcome.counts["batches refused by another table"] == num_refused

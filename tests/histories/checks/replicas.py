@@ -51,7 +51,11 @@ class Replica:
     def apply(self, changes: pa.Table, *, by_tasks: bool = False) -> None:
         """Apply a batch to the table, which the first one creates."""
         if self.ds is None:
-            fields = [field for field in changes.schema if not field.name.startswith("_")]
+            fields = [  # a feed's columns may be null, but those of a primary key must not be
+                field.with_nullable(field.name != KEY)
+                for field in changes.schema
+                if not field.name.startswith("_")
+            ]
             shutil.rmtree(self.uri, ignore_errors=True)
             schema = pa.schema(fields)
             self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
