@@ -60,7 +60,7 @@ def most_bytes(codes: Any, lengths: Any) -> Any:
     """
     total = 0
     for position in range(len(codes)):
-        total += lengths[codes[position]]
+        total += np.int64(lengths[codes[position]])  # uncompiled, u8 would overflow
     return total
 
 
