@@ -405,7 +405,8 @@ class Dataset:
                 version committed at this time or later (in UTC without a zone).
             through: Its last version, or a time, for the last version committed at this time or
                 earlier; None for this dataset's version.
-            columns: As in `scan`, of the last version.
+            columns: As in `scan`, of the last version, and names of change columns; all of these
+                if there is none.
             deduplication_mode: "none"; or "netChanges", to compare only the first and the last
                 version.
             pre_images: Whether updates include the row's pre-image.

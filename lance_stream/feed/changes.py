@@ -29,10 +29,11 @@ from datetime import datetime
 import pyarrow as pa
 
 from lance_stream.feed.change_units import ChangeUnit, check_names, read_changes
-from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.columns_of_versions import FeedColumns, split_columns
 from lance_stream.feed.intervals import checked_interval, version_of_interval
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.steps import check_has_feed, walk
+from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.snapshot.cached_log import CachedLog
 from lance_stream.snapshot.table_version import TableVersion
 
@@ -45,7 +46,7 @@ class ChangesPlan:
 
     Attributes:
         units: The work units.
-        arrow_schema: The feed's columns: the table's columns, then the change columns.
+        arrow_schema: The selected columns of the table, then the selected change columns.
     """
 
     units: tuple[ChangeUnit, ...]
@@ -61,7 +62,9 @@ def changes(
 ) -> pa.RecordBatchReader:
     """Return the changes of an interval of versions; see `Dataset.changes` and `plan_changes`."""
     plan = plan_changes(table, after, through, rules, columns)
-    return pa.RecordBatchReader.from_batches(plan.arrow_schema, read_changes(plan.units))
+    names = plan.arrow_schema.names
+    batches = (batch.select(names) for batch in read_changes(plan.units))
+    return pa.RecordBatchReader.from_batches(plan.arrow_schema, batches)
 
 
 def plan_changes(
@@ -92,9 +95,13 @@ def plan_changes(
     table = table.with_log(CachedLog(table.log, table.manifest))
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
-    columns = columns or FeedColumns(last, rules.columns)
+    names, change_columns = split_columns(last, rules.columns)
+    columns = columns or FeedColumns(last, names)
     check_names(columns.data_schema)
     if not rules.is_net:
         last.log.prefetch(range(max(after, 1), through))
     steps = walk(last, after, through, rules, columns)
-    return ChangesPlan(tuple(unit for step in steps for unit in step.units()), columns.arrow_schema)
+    return ChangesPlan(
+        tuple(unit for step in steps for unit in step.units()),
+        pa.schema([*columns.data_schema, *map(CHANGE_COLUMNS.field, change_columns)]),
+    )

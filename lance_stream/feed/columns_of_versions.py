@@ -30,6 +30,7 @@ from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
 from lance_stream.schema.identity import Ids, composed, inverted, is_list
 from lance_stream.schema.projections import Path, ids_by_path, project
+from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.logical_types import MAP, STRUCT
 from lance_stream.snapshot.table_version import TableVersion
 
@@ -41,6 +42,23 @@ STEPS_BEFORE_PREFETCH: Final = 4
 
 SHORTEST_LEAP: Final = 8
 """The fewest versions over which comparing both ends costs less than single steps."""
+
+
+def split_columns(
+    table: TableVersion, columns: Sequence[str] | None
+) -> tuple[list[str] | None, list[str]]:
+    """Return the table's columns among selected ones, and the change columns.
+
+    Args:
+        table: The version whose column names are used.
+        columns: Names or paths of the table's columns, and names of change columns; None for all.
+            If it contains no change column, all change columns are selected.
+    """
+    names = {*CHANGE_COLUMNS.names}.difference(table.schema.names)
+    change_columns = [name for name in columns or () if name in names]
+    if columns is not None:
+        columns = [name for name in columns if name not in names]
+    return columns, change_columns or CHANGE_COLUMNS.names
 
 
 class FeedColumns:

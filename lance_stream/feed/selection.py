@@ -11,7 +11,7 @@ from lance_stream.expressions.predicates import (
     parse_predicate,
 )
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query, split_columns
 from lance_stream.feed.value_conversion import ValueSource, convert
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
@@ -64,8 +64,7 @@ class FeedSelection:
 
     Args:
         table: The version whose column names are used.
-        columns: Names or paths of the table's columns, and names of change columns; None for all.
-            If it contains no change column, all change columns are selected.
+        columns: As in `split_columns`.
         filter: The condition, in SQL; None for all rows.
 
     Attributes:
@@ -82,14 +81,8 @@ class FeedSelection:
         self, table: TableVersion, columns: Sequence[str] | None, filter: str | None
     ) -> None:
         condition: Expression | None = None
-        change_names = [
-            name
-            for name in columns or ()
-            if name in CHANGE_COLUMNS.names and name not in table.schema.names
-        ]
-        if columns is not None:
-            columns = [name for name in columns if name not in change_names]
-        self.needed = None if columns is None else list(columns)
+        columns, names = split_columns(table, columns)
+        self.needed = columns
         if filter is not None:
             schema = feed_schema(table.arrow_schema)
             condition = parse_predicate(filter, schema)
@@ -98,7 +91,6 @@ class FeedSelection:
         self.columns = FeedColumns(table, self.needed)
         check_names(self.columns.data_schema)
         selected, sources = self.columns.select(columns)
-        names = change_names or CHANGE_COLUMNS.names
         self.rows = SelectedRows(
             condition,
             pa.schema([*selected, *map(CHANGE_COLUMNS.field, names)]),

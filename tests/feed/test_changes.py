@@ -104,6 +104,22 @@ def test_overwrites_delete_before_they_insert(ds: Dataset) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "columns", [["_change_type"], ["name", "_rowid"], ["_commit_version", "id", "_change_type"]]
+)
+def test_change_columns_are_selected_by_name(ds: Dataset, columns: list[str]) -> None:
+    """Every way to read the feed accepts the same columns: the table's columns come first."""
+    expected = ds.changes(0).read_all()
+    change_columns = [name for name in columns if name in CHANGE_COLUMNS.names]
+    names = [name for name in columns if name not in change_columns] + change_columns
+    changes = ds.changes(0, columns=columns).read_all()
+    assert changes == expected.select(names)
+    followed = pa.concat_tables(
+        batch.rows for batch in ds.follow(columns=columns, after=0, wait=False)
+    )
+    assert followed.schema.names == changes.schema.names
+
+
 def test_columns_match_by_name_across_overwrites(ds: Dataset) -> None:
     """An overwrite creates new columns, so a name is all that connects them, if the type can
     follow.

@@ -58,7 +58,7 @@ def most_bytes(codes: Any, lengths: Any) -> Any:
         codes: u8.
         lengths: (256,) u8; bytes of each code's symbol, 0 if there is none, 1 for an escape.
     """
-    total = 0
+    total: Any = 0
     for position in range(len(codes)):
         total += np.int64(lengths[codes[position]])  # uncompiled, u8 would overflow
     return total

@@ -94,7 +94,9 @@ class ReaderOptions:
         default=None,
     )
     columns: tuple[str, ...] | None = argument(
-        "The columns to read, in order; by default all.", Option("columns", columns), default=None
+        "The columns to read, in order; by default all. Of the feed also change columns.",
+        Option("columns", columns),
+        default=None,
     )
     filter: str | None = argument(
         "A condition in SQL that the rows must meet; by default all do.",

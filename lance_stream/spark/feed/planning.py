@@ -15,7 +15,7 @@ from lance_stream.distributed.dividing import bytes_of
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query
+from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query, split_columns
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Position
@@ -91,7 +91,10 @@ def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
         NotFoundError: A column does not exist.
         InvalidInputError: The filter is invalid.
     """
-    table_fields = output_schema(project(table.schema, names_of(table, options.columns)), ())
+    columns: Sequence[str] | None = options.columns
+    if options.read_change_feed:
+        columns, change_columns = split_columns(table, columns)
+    table_fields = output_schema(project(table.schema, names_of(table, columns)), ())
     if options.filter is not None:
         all_fields = output_schema(table.schema, ())
         names = {path[0] for path in parse_expression(options.filter).paths}
@@ -103,7 +106,7 @@ def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
             check_names(table_fields)
         return pa.schema([*table_fields, *row_fields])
     check_names(table_fields)
-    return feed_schema(table_fields)
+    return pa.schema([*table_fields, *map(CHANGE_COLUMNS.field, change_columns)])
 
 
 def plan_stream(

@@ -86,6 +86,7 @@ def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         {"startingVersion": 2, "deduplicationMode": "netChanges", "filter": "ID > 3"},
         {"startingTimestamp": "2001-01-01T00:00:00+00:00"},
         {"startingVersion": 2, "computeUpdates": False},
+        {"startingVersion": 1, "columns": "_change_type,part.a,ID,_rowid", "filter": "small = 1"},
     ],
 )
 @pytest.mark.usefixtures("reader")

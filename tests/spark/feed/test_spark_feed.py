@@ -338,6 +338,17 @@ def test_streams_of_time_need_a_setting(session: Any, tmp_path: Path) -> None:
         session.conf.set(setting, before)
 
 
+def test_streams_select_change_columns(tail: Any) -> None:
+    """A stream that needs the kind of a change need not read row ids and times."""
+    stream = tail(readChangeFeed="true", startingVersion=4, columns="_change_type,id")
+    stream.run()
+    assert [tuple(row.asDict()) for row in stream.rows] == [("id", "_change_type")] * 4
+    changes = Counter((row._change_type, row.id) for row in stream.rows)
+    assert changes == Counter((kind, id_) for kind, _, id_ in DELETES + UPDATES)
+    stream.run()
+    assert len(stream.rows) == 4
+
+
 @pytest.mark.nightly
 def test_limits_hold_in_a_running_stream(
     tail: Any, uri: str, pyspark_has_read_limits: bool
