@@ -1,4 +1,4 @@
-"""Divides reads into tasks that the workers of another engine run.
+"""Reads that are divided into tasks for the workers of another engine: Spark, Ray or Daft.
 
     dividing    work units to tasks: small ones combined, large ones split
     reads       the rows of a version, or the changes of an interval, as picklable tasks
