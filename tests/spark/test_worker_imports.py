@@ -98,7 +98,7 @@ def test_tasks_import_only_their_readers(tmp_path: Path, options: dict[str, str]
     num_rows, modules = run_task(uri, tmp_path, **options)
     assert num_rows == 100_000
     assert named_in(NOT_FOR_A_LOCAL_TABLE, modules) == []
-    assert len(modules_with_code(modules)) <= 142
+    assert len(modules_with_code(modules)) <= 143
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_planning_reads_imports_no_writers(tmp_path: Path, options: dict[str, st
     num_partitions, modules = imports_of(_PLANNING, json.dumps({"path": uri, **options}))
     assert num_partitions == 1
     assert named_in(NOT_FOR_PLANNING, modules) == []
-    assert len(modules_with_code(modules)) <= 189
+    assert len(modules_with_code(modules)) <= 192
 
 
 _NAMES_IN_USE = """
