@@ -53,11 +53,16 @@ def split_columns(
         table: The version whose column names are used.
         columns: Names or paths of the table's columns, and names of change columns; None for all.
             If it contains no change column, all change columns are selected.
+
+    Raises:
+        InvalidInputError: `columns` is a string instead of a sequence of names.
     """
-    names = {*CHANGE_COLUMNS.names}.difference(table.schema.names)
-    change_columns = [name for name in columns or () if name in names]
-    if columns is not None:
-        columns = [name for name in columns if name not in names]
+    if columns is None:
+        return None, CHANGE_COLUMNS.names
+    names = names_of(table, columns)
+    change_names = {*CHANGE_COLUMNS.names}.difference(table.schema.names)
+    change_columns = [name for name in names if name in change_names]
+    columns = [name for name in names if name not in change_names]
     return columns, change_columns or CHANGE_COLUMNS.names
 
 
