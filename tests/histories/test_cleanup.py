@@ -58,3 +58,19 @@ def test_a_lost_version_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"retain_versions": 1, "delete_unverified": False}
     errors = [cleaned_up(arguments=arguments, seed=seed, beside=[]).error for seed in range(5)]
     assert any(isinstance(error, AssertionError) for error in errors)
+
+
+def test_branches_of_clones_can_be_deleted() -> None:
+    """A clone is a table of its own, with its own branches."""
+    rows = {key: {"a": key} for key in range(3)}
+    outcome = replay(
+        [
+            step("create", file_version="2.2", columns=[["a", "int64"]], rows=rows, way="rows"),
+            step("clone", version=1),
+            step("create_branch", line=1, name="dev", version=1, by="pylance"),
+            step("delete_branch", line=2),
+        ]
+    )
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.counts["delete_branch"] == 1

@@ -154,7 +154,8 @@ def delete_branch(life: Life, choose: Choices) -> None:
         raise DoesNotFit("rows that no version has yet")
     children = [other for other in life.lines if other.memory.get("parent") is line]
     tags = [name for name, (tagged, _) in life.tags.items() if tagged is line]
-    delete = partial(life.lines[0].ours().branches.delete, line.branch)
+    main = next(other for other in life.lines if (other.root, other.branch) == (line.root, None))
+    delete = partial(main.ours().branches.delete, line.branch)
     if children or tags or line.memory.get("consumers"):
         with pytest.raises((LanceStreamError, OSError)):
             delete()
