@@ -21,7 +21,7 @@ def encode_batches(
     open_writer: Callable[..., Any] = pa.ipc.new_stream,
     **options: Any,
 ) -> bytes:
-    """Return rows as one Arrow stream.
+    """Return rows as one Arrow stream or file.
 
     Args:
         schema: The schema of the batches.
@@ -44,7 +44,7 @@ def decode_batches(data: bytes | Buffer) -> list[pa.RecordBatch]:
 
 
 def writable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows in arrays that pyarrow writes correctly: on old versions, in new ones."""
+    """Return the rows in arrays that this version of pyarrow writes correctly."""
     if _SHIFTS_OFFSETS:
         return batch
     return batch.take(pa.array(range(batch.num_rows), pa.int64()))

@@ -1,7 +1,7 @@
-"""A table as a source of Ray Data: `ray.data.read_datasource(VersionSource(uri))`.
+"""A table as a source of Ray Data: `ray.data.read_datasource(version_source(uri))`.
 
-    VersionSource    the rows of one version
-    ChangeSource     the changes of an interval of versions
+    version_source    the rows of one version; its arguments are those of `VersionRead`
+    change_source     the changes of an interval of versions; those of `ChangesRead`
 
 Creating a source opens the table and fixes its versions, so Ray reads the same rows again if it
 repeats a task. To continue later, read the changes after `source.version`.
@@ -9,8 +9,7 @@ repeats a task. To continue later, read the changes after `source.version`.
 Needs Ray Data, which `lance-stream[ray]` installs; nothing else in the package imports it.
 """
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,12 +18,16 @@ from ray.data import Datasource
 from ray.data.block import BlockMetadata
 from ray.data.datasource import ReadTask as RayTask
 
-from lance_stream.distributed.reads import ChangesRead, DistributedRead, ReadTask, VersionRead
-from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
-from lance_stream.snapshot.resolving import VersionSpec
+from lance_stream.distributed.reads import (
+    ChangesRead,
+    DistributedRead,
+    ReadTask,
+    VersionRead,
+    source_factory,
+)
 
 
-class _Source(Datasource):
+class LanceSource(Datasource):
     """A read whose tasks Ray distributes.
 
     Attributes:
@@ -43,7 +46,7 @@ class _Source(Datasource):
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Return about how many bytes the rows have in files; None if unknown."""
-        return _sum_of([task.num_bytes for task in self._read.tasks(1)])
+        return self._read.num_bytes
 
     def get_read_tasks(
         self,
@@ -70,69 +73,5 @@ def _read_blocks(task: ReadTask) -> Iterator[pa.Table]:
     return (pa.Table.from_batches([batch]) for batch in task.read())
 
 
-def _sum_of(sizes: Sequence[int | None]) -> int | None:
-    return None if None in sizes else sum(filter(None, sizes))
-
-
-class VersionSource(_Source):
-    """The rows of one version.
-
-    Args:
-        uri: The table's location, which all of Ray's workers can reach.
-        version: A version, tag or time; None for the newest, which is fixed by this call.
-        columns: As in `Dataset.scan`.
-        filter: As in `Dataset.scan`.
-        storage_options: Settings of the store.
-
-    Raises:
-        NotFoundError: There is no such table, version or column.
-        InvalidInputError: An argument is invalid.
-    """
-
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        *,
-        version: VersionSpec = None,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(VersionRead(uri, version, columns, filter, storage_options))
-
-
-class ChangeSource(_Source):
-    """The changes of an interval of versions, with the rows of `Dataset.changes`.
-
-    Args:
-        uri: The table's location, which all of Ray's workers can reach.
-        after: The interval starts after this version; 0 is before the first.
-        through: Its last version, as a version, tag or time; None for the newest, which is fixed
-            by this call.
-        columns: As in `Dataset.follow`.
-        filter: As in `Dataset.follow`.
-        deduplication_mode: As in `Dataset.changes`.
-        pre_images: As in `Dataset.changes`.
-        storage_options: Settings of the store.
-
-    Raises:
-        NotFoundError: There is no such table or column, or a version of the interval has been
-            cleaned up.
-        InvalidInputError: An argument is invalid.
-        UnsupportedFeatureError: The table has no stable row ids.
-    """
-
-    def __init__(
-        self,
-        uri: str | os.PathLike[str],
-        after: int,
-        through: VersionSpec = None,
-        *,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        deduplication_mode: str = NO_DEDUPLICATION,
-        pre_images: bool = True,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        rules = FeedRules(None, deduplication_mode, pre_images)
-        super().__init__(ChangesRead(uri, after, through, columns, filter, rules, storage_options))
+version_source = source_factory(LanceSource, VersionRead)
+change_source = source_factory(LanceSource, ChangesRead)

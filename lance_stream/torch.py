@@ -177,7 +177,7 @@ class VersionDataset(IterableDataset[Tensors]):
             seed = _as_unsigned(seed, "seed")
         ds = open_dataset(uri, storage_options=storage_options)
         ds = ds if version is None else ds.checkout(version)
-        ds.take([], columns=columns)  # are they there?
+        ds.take([], columns=columns)  # raises if a column does not exist
         self.uri, self.version = ds.uri, ds.version
         self.num_rows = ds.count_rows()
         self._mark = mark_of(ds.table.manifest)
@@ -310,9 +310,9 @@ class VersionDataset(IterableDataset[Tensors]):
         ds = open_dataset(self.uri, storage_options=self._storage_options).checkout(version)
         if mark_of(ds.table.manifest) != mark:
             raise NotFoundError(
-                f"version {version} of {self.uri} is another one than that of the training: the "
-                "table was deleted and re-created, or restored from a copy. Begin a new training "
-                "with the rows that it has now"
+                f"version {version} of {self.uri} is not the one of the training: the table was "
+                "deleted and re-created, or restored from a copy. Start a new training with its "
+                "current rows"
             )
         return ds
 

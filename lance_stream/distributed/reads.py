@@ -11,8 +11,8 @@ Tasks are in the order of a scan or of the feed. `ray` and `daft` are two engine
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from functools import partial, wraps
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -21,8 +21,8 @@ from lance_stream.dataset import open_dataset
 from lance_stream.distributed.dividing import bytes_of, divide
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
-from lance_stream.feed.rules import FeedRules
-from lance_stream.feed.selection import FeedSelection
+from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
+from lance_stream.feed.selection import FeedSelection, SelectedRows
 from lance_stream.read.scan import check_filter, names_of, plan_scan
 from lance_stream.read.unit_rows import read_units
 from lance_stream.read.units import WorkUnit, output_schema
@@ -30,6 +30,9 @@ from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.projections import project
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.resolving import VersionSpec
+
+P = ParamSpec("P")
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,13 @@ class DistributedRead(Protocol):
         uri: The table's location.
         version: The version that is read, or the last one of the interval.
         schema: The columns of the rows.
+        num_bytes: About how many bytes the rows have in files; None if unknown.
     """
 
     uri: str
     version: int
     schema: pa.Schema
+    num_bytes: int | None
 
     def tasks(
         self, num_tasks: int | None = None, names: Sequence[str] | None = None
@@ -91,10 +96,10 @@ class VersionRead:
     """The rows of one version; see `DistributedRead`.
 
     Args:
-        uri: The table's location.
-        version: A version, tag or time; None for the newest.
-        columns: Names or paths; None for all.
-        filter: A condition in SQL; None for all rows.
+        uri: The table's location, which all workers can reach.
+        version: A version, tag or time; None for the newest, which is fixed by this call.
+        columns: As in `Dataset.scan`.
+        filter: As in `Dataset.scan`.
         storage_options: Settings of the store.
 
     Raises:
@@ -105,6 +110,7 @@ class VersionRead:
     def __init__(
         self,
         uri: str | os.PathLike[str],
+        *,
         version: VersionSpec = None,
         columns: Sequence[str] | None = None,
         filter: str | None = None,
@@ -114,35 +120,41 @@ class VersionRead:
         self.uri, self.version = self._table.uri, self._table.version
         self._columns = columns
         self._filter = None if filter is None else check_filter(self._table, filter)
-        plan_scan(self._table, columns)  # are there columns?
+        self._units = self._plan(columns)
         projected = project(self._table.schema, names_of(self._table, columns))
         self.schema = with_extensions(output_schema(projected, ()))
+        self.num_bytes = bytes_of(self._units)
+
+    def _plan(self, columns: Sequence[str] | None) -> Sequence[WorkUnit]:
+        return plan_scan(self._table, columns, self._filter)
 
     def tasks(
         self, num_tasks: int | None = None, names: Sequence[str] | None = None
     ) -> list[ReadTask]:
         """Return the tasks that read all rows."""
         columns, schema = _part(self._columns, self.schema, names)
-        units = plan_scan(self._table, columns, self._filter)
+        units = self._units if names is None else self._plan(columns)
         groups = divide(units, lambda unit: unit, lambda _, part: part, num_tasks)
         return [ReadTask(schema, bytes_of(group), partial(_read_rows, group)) for group in groups]
 
 
 class ChangesRead:
-    """The changes of an interval of versions; see `DistributedRead`.
+    """The changes of an interval of versions, as of `Dataset.changes`; see `DistributedRead`.
 
     Args:
-        uri: The table's location.
+        uri: The table's location, which all workers can reach.
         after: The interval starts after this version; 0 is before the first.
-        through: Its last version, as a version, tag or time; None for the newest.
-        columns: Names or paths, and names of change columns, as in `Dataset.follow`.
-        filter: A condition in SQL on the table's columns and the change columns.
-        rules: The settings of the feed.
+        through: Its last version, as a version, tag or time; None for the newest, which is fixed
+            by this call.
+        columns: As in `Dataset.follow`.
+        filter: As in `Dataset.follow`.
+        deduplication_mode: As in `Dataset.changes`.
+        pre_images: As in `Dataset.changes`.
         storage_options: Settings of the store.
 
     Raises:
-        NotFoundError: There is no such table, version or column, or a version of the interval has
-            been cleaned up.
+        NotFoundError: There is no such table or column, or a version of the interval has been
+            cleaned up.
         InvalidInputError: An argument is invalid.
         UnsupportedFeatureError: The table has no stable row ids.
     """
@@ -152,35 +164,38 @@ class ChangesRead:
         uri: str | os.PathLike[str],
         after: int,
         through: VersionSpec = None,
+        *,
         columns: Sequence[str] | None = None,
         filter: str | None = None,
-        rules: FeedRules | None = None,
+        deduplication_mode: str = NO_DEDUPLICATION,
+        pre_images: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._table = open_dataset(uri, through, storage_options).table
         self.uri, self.version = self._table.uri, self._table.version
         self._columns = None if columns is None else as_names(columns, "columns")
         self._filter, self._after = filter, after
-        self._rules = rules or FeedRules()
-        self.schema = FeedSelection(self._table, self._columns, filter).rows.schema
-        self.tasks()  # are the versions there?
+        self._rules = FeedRules(None, deduplication_mode, pre_images)
+        self._planned = rows, units = self._plan(self._columns)
+        self.schema, self.num_bytes = rows.schema, _bytes_of(units)
+
+    def _plan(self, columns: Sequence[str] | None) -> tuple[SelectedRows, Sequence[ChangeUnit]]:
+        selection = FeedSelection(self._table, columns, self._filter)
+        plan = plan_changes(self._table, self._after, None, self._rules, selection.columns)
+        return selection.rows, plan.units
 
     def tasks(
         self, num_tasks: int | None = None, names: Sequence[str] | None = None
     ) -> list[ReadTask]:
         """Return the tasks that read all rows."""
         columns, schema = _part(self._columns, self.schema, names)
-        selection = FeedSelection(self._table, columns, self._filter)
-        plan = plan_changes(self._table, self._after, None, self._rules, selection.columns)
-        groups = divide(plan.units, lambda change: change.unit, _with_unit, num_tasks)
-        return [
-            ReadTask(
-                schema,
-                bytes_of([change.unit for change in group]),
-                partial(selection.rows.read, group),
-            )
-            for group in groups
-        ]
+        rows, units = self._planned if names is None else self._plan(columns)
+        groups = divide(units, lambda change: change.unit, _with_unit, num_tasks)
+        return [ReadTask(schema, _bytes_of(group), partial(rows.read, group)) for group in groups]
+
+
+def _bytes_of(changes: Sequence[ChangeUnit]) -> int | None:
+    return bytes_of([change.unit for change in changes])
 
 
 def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
@@ -204,3 +219,15 @@ def _part(
     if columns is None:
         return names, part
     return [path for path in columns if path in names or split_path(path)[0] in names], part
+
+
+def source_factory(
+    create: Callable[[DistributedRead], S], read: Callable[P, DistributedRead]
+) -> Callable[P, S]:
+    """Return a function that creates an engine's source of a read, with the read's arguments."""
+
+    @wraps(read, updated=())
+    def create_source(*args: P.args, **kwargs: P.kwargs) -> S:
+        return create(read(*args, **kwargs))
+
+    return create_source

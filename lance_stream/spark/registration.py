@@ -14,6 +14,7 @@ from lance_stream.spark.pipelines import ignore_metrics, is_in_pipeline
 from lance_stream.spark.session.python_check import check_workers_python
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.session.session_settings import (
+    check_session,
     is_case_sensitive,
     is_cluster,
     read_hadoop_settings,
@@ -49,10 +50,7 @@ def register(
             workers on this machine would run a Python that cannot import this package.
         UnsupportedFeatureError: PySpark is older than 4.0.
     """
-    if not hasattr(spark, "range"):
-        raise InvalidInputError(
-            f"register() needs the session first, register(spark), not {spark!r:.200}"
-        )
+    check_session(spark, "register(spark)")
     if not isinstance(name, str) or not name.strip():
         raise InvalidInputError(f"the name of a format must be a non-empty string, not {name!r}")
     check_data_sources()

@@ -69,7 +69,7 @@ def test_tasks_read_the_rows_of_the_feed(
     assert read_all(read, num_tasks) == ds.changes(0).read_all()
     assert read.schema == ds.changes(0).schema
     assert len(read.tasks(num_tasks)) == num_tasks
-    selected = ChangesRead(ds.uri, 1, 5, ["id", "_change_type"], "y > 3")
+    selected = ChangesRead(ds.uri, 1, 5, columns=["id", "_change_type"], filter="y > 3")
     with ds.checkout(5).follow(
         after=1, wait=False, columns=["id", "_change_type"], filter="y > 3"
     ) as stream:

@@ -12,7 +12,7 @@ from tests.recipes import need
 
 daft: Any = need("daft")
 
-from lance_stream.daft import ChangeSource, VersionSource  # noqa: E402  # needs Daft
+from lance_stream.daft import change_source, version_source  # noqa: E402  # needs Daft
 
 pytestmark = [pytest.mark.recipes, pytest.mark.nightly]
 
@@ -31,22 +31,22 @@ def test_tasks_read_the_rows_of_a_scan(
     """Daft sees what a scan sees, in several tasks, whichever columns a query needs."""
     monkeypatch.setattr(dividing, "MIN_ROWS_IN_A_PART", 10)
     monkeypatch.setattr(dividing, "number_of_tasks", lambda _bytes: 3)
-    frame = VersionSource(ds.uri, filter="id > 20").read()
+    frame = version_source(ds.uri, filter="id > 20").read()
     assert frame.to_pylist() == ds.to_table(filter="id > 20").to_pylist()
     assert frame.count_rows() == ds.count_rows("id > 20")
     assert len(frame.select(daft.lit(1)).to_pylist()) == ds.count_rows("id > 20")
     names = frame.where(daft.col("id") > 95).select("name").to_pydict()
     assert names == ds.to_table(["name"], "id > 95").to_pydict()
-    old = VersionSource(ds.uri, version=1, columns=["id"]).read()
+    old = version_source(ds.uri, version=1, columns=["id"]).read()
     assert old.to_pylist() == ds.checkout(1).to_table(["id"]).to_pylist()
 
 
 def test_tasks_read_the_rows_of_the_feed(ds: lance_stream.Dataset) -> None:
     """A version is where a program continues."""
-    source = ChangeSource(ds.uri, 0, 2)
+    source = change_source(ds.uri, 0, 2)
     assert source.read().to_pylist() == ds.changes(0, 2).read_all().to_pylist()
-    rest = ChangeSource(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
+    rest = change_source(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
     assert rest.read().to_pydict()["id"] == list(range(1, 100, 9))
-    assert ChangeSource(ds.uri, rest.version).read().to_pylist() == []
-    kinds = ChangeSource(ds.uri, 0).read().select("_change_type").distinct().to_pylist()
+    assert change_source(ds.uri, rest.version).read().to_pylist() == []
+    kinds = change_source(ds.uri, 0).read().select("_change_type").distinct().to_pylist()
     assert len(kinds) == 4

@@ -13,7 +13,7 @@ from tests.recipes import need
 
 ray: Any = need("ray")
 
-from lance_stream.ray import ChangeSource, VersionSource  # noqa: E402  # needs Ray Data
+from lance_stream.ray import change_source, version_source  # noqa: E402  # needs Ray Data
 
 pytestmark = [pytest.mark.recipes, pytest.mark.nightly]
 
@@ -44,18 +44,18 @@ def test_tasks_read_the_rows_of_a_scan(
 ) -> None:
     """Ray's workers see what a scan sees, in as many tasks as Ray requests."""
     monkeypatch.setattr(dividing, "MIN_ROWS_IN_A_PART", 10)
-    source = VersionSource(ds.uri, columns=["id"], filter="id > 20")
+    source = version_source(ds.uri, columns=["id"], filter="id > 20")
     assert len(source.get_read_tasks(3)) == 3
     assert rows_of(source, override_num_blocks=3) == ds.to_table(["id"], "id > 20").to_pylist()
     assert ray.data.read_datasource(source).count() == ds.count_rows("id > 20")
-    assert rows_of(VersionSource(ds.uri, version=1)) == ds.checkout(1).to_table().to_pylist()
+    assert rows_of(version_source(ds.uri, version=1)) == ds.checkout(1).to_table().to_pylist()
     assert source.estimate_inmemory_data_size() > 0
 
 
 def test_tasks_read_the_rows_of_the_feed(ds: lance_stream.Dataset) -> None:
     """A version is where a program continues."""
-    source = ChangeSource(ds.uri, 0, 2)
+    source = change_source(ds.uri, 0, 2)
     assert rows_of(source) == ds.changes(0, 2).read_all().to_pylist()
-    rest = ChangeSource(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
+    rest = change_source(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
     assert [row["id"] for row in rows_of(rest)] == list(range(1, 100, 9))
-    assert rows_of(ChangeSource(ds.uri, rest.version)) == []
+    assert rows_of(change_source(ds.uri, rest.version)) == []

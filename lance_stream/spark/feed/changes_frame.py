@@ -37,6 +37,7 @@ from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.session.column_names import resolve_columns, resolve_filter
 from lance_stream.spark.session.python_check import check_workers_python
 from lance_stream.spark.session.session_settings import (
+    check_session,
     is_case_sensitive,
     locate_in_session,
     options_in_session,
@@ -93,6 +94,7 @@ def read_changes(
         NotFoundError: The table does not exist, or a version of the interval was cleaned up.
         UnsupportedFeatureError: The table has no stable row ids.
     """
+    check_session(spark, "read_changes(spark, uri)")
     check_workers_python(spark, only_tasks=True)
     uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     reader_options = _reader_options(spark, text_of(uri), as_options(storage_options), options)

@@ -23,7 +23,11 @@ from lance_stream.derived.derivation import Derivation, check_copied_columns
 from lance_stream.errors import DerivedFunctionError, InvalidInputError
 from lance_stream.spark.jobs.arrow_jobs import described, run_in_tasks, slots_of
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
-from lance_stream.spark.session.session_settings import locate_in_session, options_in_session
+from lance_stream.spark.session.session_settings import (
+    check_session,
+    locate_in_session,
+    options_in_session,
+)
 from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
 from lance_stream.storage.namespaces.locating import TableId
@@ -137,11 +141,7 @@ def derive(
     Raises:
         InvalidInputError: An argument is invalid; or the workers cannot run this package.
     """
-    if not hasattr(spark, "range"):
-        raise InvalidInputError(
-            f"derive() takes the session as its first argument, derive(spark, uri, ...), not "
-            f"{spark!r:.200}"
-        )
+    check_session(spark, "derive(spark, uri, ...)")
     uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     declaration = declare(
         outputs,

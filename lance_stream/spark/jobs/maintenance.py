@@ -31,7 +31,11 @@ from lance_stream.spark.jobs.arrow_jobs import described, slots_of
 from lance_stream.spark.jobs.file_jobs import by_tasks
 from lance_stream.spark.jobs.rewrite_jobs import rewrite_by_jobs
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
-from lance_stream.spark.session.session_settings import locate_in_session, options_in_session
+from lance_stream.spark.session.session_settings import (
+    check_session,
+    locate_in_session,
+    options_in_session,
+)
 from lance_stream.spark.session.user_errors import without_our_frames
 from lance_stream.storage.locations import check_is_shared, text_of
 from lance_stream.storage.namespaces.locating import TableId
@@ -95,13 +99,14 @@ def compact_table(
         BadDataError: A data file is damaged, or uses an unsupported feature.
         CommitError: Every attempt met a conflict. Earlier commits stay, as for all errors.
     """
+    check_session(spark, "compact_table(spark, uri)")
     number = as_number(bytes_per_commit)
     if number is None or number < 1:
         raise InvalidInputError(
             f"bytes_per_commit must be a whole number from 1, not {bytes_per_commit!r:.200}"
         )
     uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
-    table = _open("compact_table", spark, uri, storage_options, branch, trusted_locations)
+    table = _open(spark, uri, storage_options, branch, trusted_locations)
     with explain_worker_errors(), described(spark, f"lance-stream: compact {table.uri}"):
         write = partial(_rewrite, spark)
         return Dataset(compact(table, target_rows, write, bytes_per_commit=number).table)
@@ -157,6 +162,7 @@ def cleanup_table(
         BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
         OSError: Something could not be listed or read. No file that is needed was removed.
     """
+    check_session(spark, "cleanup_table(spark, uri)")
     rules = as_rules(
         older_than,
         retain_versions,
@@ -164,13 +170,12 @@ def cleanup_table(
         expire_consumers=expire_consumers,
     )
     uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
-    table = _open("cleanup_table", spark, uri, storage_options, branch, trusted_locations)
+    table = _open(spark, uri, storage_options, branch, trusted_locations)
     with explain_worker_errors(), described(spark, f"lance-stream: clean up {table.uri}"):
         return cleanup.cleanup(table, rules, is_dry_run=dry_run, work=by_tasks(spark))
 
 
 def _open(
-    caller: str,
     spark: SparkSession,
     uri: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
@@ -178,10 +183,6 @@ def _open(
     trusted_locations: Sequence[str] | None,
 ) -> TableVersion:
     """Return the newest version of a table that a session's tasks can reach."""
-    if not hasattr(spark, "range"):
-        raise InvalidInputError(
-            f"{caller}() needs the session first, {caller}(spark, uri), not {spark!r:.200}"
-        )
     check_workers_python(spark, only_tasks=True)
     check_is_shared(uri)
     location = branch_uri(text_of(uri), branch)

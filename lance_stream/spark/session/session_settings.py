@@ -97,6 +97,19 @@ def read_namespace(spark: SparkSession) -> dict[str, str]:
     }
 
 
+def check_session(spark: object, call: str) -> None:
+    """Raise unless the first argument of a call is a Spark session.
+
+    Args:
+        spark: The argument.
+        call: The call as it should be, for the message.
+    """
+    if not hasattr(spark, "range"):
+        raise InvalidInputError(
+            f"the first argument of {call} is the Spark session, not {spark!r:.200}"
+        )
+
+
 def locate_in_session(
     spark: SparkSession | None,
     uri: str | os.PathLike[str] | None,
@@ -117,13 +130,8 @@ def locate_in_session(
         creates: Whether the table is declared if it does not exist.
 
     Raises:
-        InvalidInputError: Something else was passed in place of the session.
         LanceStreamError: See `locate`.
     """
-    if isinstance(spark, str | os.PathLike):
-        raise InvalidInputError(
-            f"the first argument is the Spark session, and the table's location, {spark!r}, follows"
-        )
     if table_id is not None and namespace is None and spark is not None:
         namespace = read_namespace(spark) or None
     return locate(uri, storage_options, table_id, namespace, creates=creates)

@@ -130,7 +130,7 @@ def test_errors_of_tasks_reach_the_user(spark: SparkSession, tmp_path: Path) -> 
             wrong.run()
     with pytest.raises(InvalidInputError, match=r"call lance_stream\.spark\.derive\(spark, uri"):
         lance_stream.derive(spark, uri, VECTOR, broken, inputs="text", function_version="1")  # type: ignore[arg-type,misc]  # the mistake
-    with pytest.raises(InvalidInputError, match="takes the session as its first"):
+    with pytest.raises(InvalidInputError, match="is the Spark session, not"):
         derive(uri, VECTOR, broken, "text", "1", function_version="1")  # type: ignore[arg-type]  # the mistake
     with pytest.raises(InvalidInputError, match=r"function .* cannot be sent .* setup="):
         derive(spark, uri, VECTOR, lambda _: spark.version, "text", function_version="1")

@@ -283,7 +283,7 @@ def test_invalid_arguments_are_refused_at_once(
     job.
     """
     uri = str(tmp_path / "t")
-    with pytest.raises(InvalidInputError, match="the first argument is the Spark session"):
+    with pytest.raises(InvalidInputError, match="is the Spark session, not"):
         function(uri, spark)
     with pytest.raises(InvalidInputError, match="is not the path or URI"):
         function(spark, 5)

@@ -33,7 +33,7 @@ def fail() -> None:
 @pytest.mark.parametrize("function", [compact_table, cleanup_table, read_changes])
 def test_forgotten_sessions_are_named(function: Any) -> None:
     """Functions without Spark begin with the location, so people forget the session here."""
-    with pytest.raises(InvalidInputError, match=r"first argument is the Spark session.* 't', foll"):
+    with pytest.raises(InvalidInputError, match="is the Spark session, not 't'"):
         function("t")
 
 
