@@ -36,7 +36,6 @@ from benchmarks.tables import make_table
 from lance_stream.feed.following.newest_version import NewestVersion
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark import register
-from lance_stream.storage.locations import open_store
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 
@@ -129,9 +128,9 @@ def measure_growth(folder: Path, fragments: list[int], rounds: int) -> None:
         opened = open_newest(uri)
         target = write_target(opened)
         new_fragments = [
-            write_fragment
+            fragment
             for index in range(number)
-            for write_fragment in write_fragments(
+            for fragment in write_fragments(
                 some(10_000_000 + index * size, size).to_batches(), target
             )
         ]
@@ -158,7 +157,7 @@ def measure_history(folder: Path, versions: list[int], rounds: int) -> None:
         while dataset.version < number - 1:
             dataset = dataset.update_config({"round": str(dataset.version)})
         dataset.append(pa.table([np.arange(100_000)], schema=schema))
-        polls[number] = NewestVersion(open_store(uri)).look
+        polls[number] = NewestVersion(dataset.table.log).poll
         feeds[number] = partial(our_feed, uri, 1, True)
     _print_growth("a poll after this many versions", _in_turns(polls, rounds))
     _print_growth("feed of the last version, 100,000 inserts", _in_turns(feeds, rounds))

@@ -67,8 +67,8 @@ class Worker:
         """Whether its process has ended."""
         return self.program.process.poll() is not None
 
-    def drop_run(self) -> None:
-        """Let the machine go down."""
+    def kill(self) -> None:
+        """Kill all of its processes."""
         self.program.kill()
 
     def come_back(self) -> None:

@@ -42,7 +42,7 @@ def test_lost_workers_cost_no_rows(site: Site) -> None:
     lost: list[Worker] = []
 
     def lose(worker: Worker) -> None:
-        worker.lose()
+        worker.kill()
         lost.append(worker)
 
     site.at_data("append", 4, lose)

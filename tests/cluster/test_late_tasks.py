@@ -72,8 +72,8 @@ def test_a_zombie_ends_its_task_late(site: Site) -> None:
     try:
         site.run([stream_job("append", site.folder, **ARGUMENTS)], LOSES_WORKERS_SOON)
     finally:
-        for value in zombies:
-            value.lose()  # it would come back to the master at a time of its own
+        for zombie in zombies:
+            zombie.kill()  # it would come back to the master at a time of its own
     assert len(woken) == 1
     assert site.unnamed_files("append"), "of the zombie"
     assert site.version_of("append") == len(site.batches)

@@ -255,7 +255,7 @@ class Campaign:
     def keep(self, kind: str, data: bytes, finding: Finding) -> None:
         """Keep a finding, if it is the first of its kind."""
         signature = f"{finding.what.partition(':')[0]} at {finding.where}"
-        self.findings[signature] = self.found.get(signature, 0) + 1
+        self.findings[signature] = self.findings.get(signature, 0) + 1
         if self.findings[signature] > 1:
             return
         number = len(self.findings)

@@ -320,7 +320,7 @@ class History:
         else:
             self.run()
             self.check()
-            self.drop_run(fault)
+            self.damage_checkpoint(fault)
         if self.dice.random() < 0.5 or fault == "offsets lost":
             self.add_files(1)
         self.done[fault] += 1
@@ -427,8 +427,8 @@ class History:
             return
         raise AssertionError(message)
 
-    def drop_run(self, fault: str) -> None:
-        """Lose a part of the checkpoint."""
+    def damage_checkpoint(self, fault: str) -> None:
+        """Remove a part of the checkpoint, or put an older copy in its place."""
         self.forget_state()
         if not _entries(self.checkpoint / "offsets"):
             return

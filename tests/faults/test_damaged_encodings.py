@@ -19,7 +19,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from lance_stream._proto import encodings_v2_1_pb2
 from lance_stream.file.versions import FileVersion
 from tests.faults.damage import Damager, Parts
-from tests.faults.fuzz_files import VERSIONS, find_harm, written_by_us
+from tests.faults.fuzz_files import VERSIONS, Campaign, Finding, find_harm, written_by_us
 from tests.oracle.type_cases import COLUMNS, SHAPES
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +51,16 @@ def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "2000 damaged files read, 0 kinds of findings" in done.stdout
+
+
+def test_one_finding_of_each_kind_is_kept(tmp_path: Path) -> None:
+    """A search that runs for hours meets the same error again and again."""
+    campaign = Campaign(tmp_path, 0, {})
+    for data, what in ((b"a", "TypeError: 1"), (b"b", "TypeError: 2"), (b"c", "IndexError: 1")):
+        campaign.keep("bits", data, Finding(what, "reader.py", "the trace"))
+    assert campaign.findings == {"TypeError at reader.py": 2, "IndexError at reader.py": 1}
+    assert [(tmp_path / f"{number}.lance").read_bytes() for number in (1, 2)] == [b"a", b"c"]
+    assert "IndexError: 1\nreader.py\n\nthe trace" in (tmp_path / "2.txt").read_text()
 
 
 def test_seeds_reproduce_their_damage() -> None:
