@@ -17,6 +17,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
 from lance_stream.storage.memory_store import MemoryStore
+from tests.feed.test_intervals import at, table_at
 
 ROWS = pa.table(
     {
@@ -276,3 +277,12 @@ def test_changes_since_a_time(
     )
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["_commit_version"] for line in lines] == versions
+
+
+@pytest.mark.parametrize("end", [0, 20, 50, 70])
+def test_changes_until_a_time_match_python(end: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The clocks of writers differ, and both must put a version into the same interval."""
+    ds = table_at(0, 50, 12, 60)
+    changes = ds.changes(0, at(end)).read_all()
+    lines = printed(capsys, "changes", ds.uri, "--through", at(end).isoformat())
+    assert [line["id"] for line in lines] == changes["id"].to_pylist()

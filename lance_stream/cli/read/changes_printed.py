@@ -13,7 +13,7 @@ from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.feed.changes import changes
 from lance_stream.feed.expected_columns import check_columns
-from lance_stream.feed.intervals import first_version_since
+from lance_stream.feed.intervals import first_version_since, last_version_until
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.opening import newest_version_of
@@ -127,10 +127,12 @@ def _after(ds: Dataset, text: str | None, default: int) -> int:
 
 
 def _number(ds: Dataset, text: str | None, default: int) -> int:
-    """Return the version at an end of the interval."""
+    """Return a version by its number or tag, or the last one committed until a time."""
     version = parse_version(text)
     if version is None:
         return default
+    if isinstance(version, datetime):
+        return last_version_until(ds.table, version)
     return version if isinstance(version, int) else checkout(ds, text).version
 
 
