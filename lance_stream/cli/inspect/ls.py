@@ -53,8 +53,8 @@ def _tables_in(folder: str) -> list[str]:
         )
     if not tables:
         raise NotFoundError(
-            f"there are no tables directly in the folder {folder}. For those of a Lance namespace, "
-            "add --namespace impl=dir --namespace root=FOLDER, or --namespace impl=rest "
+            f"there are no tables directly in the folder {folder!r}. For those of a Lance "
+            "namespace, add --namespace impl=dir --namespace root=FOLDER, or --namespace impl=rest "
             "--namespace uri=URL"
         )
     return tables

@@ -58,7 +58,7 @@ def check_chunks(buffers: Iterable[ChunkedBuffer], num_values: Counts) -> None:
             )
         starts, room = _unsigned(buffer.starts), np.uint64(size_bytes)
         if (starts > room).any() or (_unsigned(buffer.sizes) > room - starts).any():
-            raise CorruptDataError(f"a chunk's buffer exceeds the {size_bytes} bytes of its page")
+            raise CorruptDataError(f"a chunk's buffer exceeds the {size_bytes} available bytes")
 
 
 def _unsigned(numbers: Counts) -> npt.NDArray[np.uint64]:

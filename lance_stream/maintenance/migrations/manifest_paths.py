@@ -116,8 +116,8 @@ def _rename(store: Store, version: int) -> bool:
             f"version {version} of {store.uri} exists twice, as {old} and as {new}, with different "
             "content: two writers committed it during the migration, one under each name. Neither "
             "was deleted. Readers will see the one that you keep: compare both, move the other "
-            "file out of the table, and call migrate_manifest_paths() again; the rows of the other "
-            "one have to be written again"
+            "file out of the table, and repeat lance_stream.migrate_manifest_paths(uri). Then "
+            "write the rows of the other one again"
         )
     store.delete(old)
     return True

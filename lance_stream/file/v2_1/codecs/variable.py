@@ -91,7 +91,7 @@ class Variable(MiniBlockCodec, BlockCodec, PerValueCodec):
             raise UnsupportedFeatureError(
                 "byte strings that are compressed as a whole are not supported"
             )
-        return cls(only(parse(message.offsets), Flat, "offsets").bits_per_value)
+        return cls(only(parse(message.offsets), Flat, cls.name).bits_per_value)
 
     def to_proto(self) -> pb.CompressiveEncoding:
         offsets = Flat(self.bits_per_offset).to_proto()

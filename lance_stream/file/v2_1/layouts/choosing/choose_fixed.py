@@ -61,7 +61,7 @@ MOST_OF_RAW = 0.96
 reads."""
 
 LEAST_BYTES = 256
-"""Values of fewer bytes are written plain."""
+"""Pages with fewer bytes of values are written plain."""
 
 MIN_DICTIONARY_VALUES = 100
 MAX_DICTIONARY_ITEMS = 100_000
