@@ -3,20 +3,21 @@
 For adjacent versions, comparing their manifests is sufficient (see `table.changes.diff`). Between
 versions further apart, and across a restore, it may not be: if a row has moved but its row versions
 are the same, either a compaction moved it, or a writer changed it without setting row versions.
-Only then are the versions in between examined, one step at a time, for rows that such a writer
-changed. If they no longer exist, row versions are trusted. A restored version that no longer exists
-is recreated from its restore, which has the same rows.
+Only then are the versions in between examined, each compared with the previous one, for rows that
+such a writer changed; and, if a restore is among them, the versions that it undid. If they no
+longer exist, row versions are trusted. A restored version that no longer exists is recreated from
+its restore, which has the same rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from lance_stream.arrays import U64s
 from lance_stream.errors import NotFoundError
-from lance_stream.feed.ancestry import restored_version, version_restored_by
+from lance_stream.feed.ancestry import Ancestry, restored_version, version_restored_by
 from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.changes.diff import (
@@ -33,6 +34,18 @@ _UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True)
 """History across a restore of a missing version: trusts row versions; columns may be back."""
 
 
+class _HiddenChanges(NamedTuple):
+    """What a version changed that a comparison of versions before and after it does not show.
+
+    Attributes:
+        unstamped: (n,) u64, ids of rows that may have changed without new row versions.
+        has_old_columns: Whether it is a restore that brought back dropped columns.
+    """
+
+    unstamped: U64s
+    has_old_columns: bool
+
+
 class RowDifferences:
     """Compares versions of one table, and caches results for the versions in between.
 
@@ -42,7 +55,8 @@ class RowDifferences:
 
     def __init__(self, table: TableVersion) -> None:
         self._table = table
-        self._unstamped: dict[int, U64s] = {}
+        self._ancestry = Ancestry(table)
+        self._hidden: dict[int, _HiddenChanges] = {}
         self._touched: dict[int, U64s] = {}
         self._restored: dict[int, int | None] = {}
         self._restores: dict[int, TableVersion] = {}  # by restored version
@@ -74,7 +88,7 @@ class RowDifferences:
             return changed, sequences
         if history.has_old_columns:
             # Columns added after a restore may reuse ids of the columns that it brought back.
-            plan = plan_diff(older.manifest, newer.manifest, _new_field_ids(older, newer))
+            plan = plan_diff(older.manifest, newer.manifest, self._new_field_ids(older, newer))
         return _diff(plan, newer, history, column_backfills=column_backfills)
 
     def _history_of(
@@ -92,56 +106,71 @@ class RowDifferences:
         elif first + 1 == last:
             return None
         try:
-            unstamped, has_old_columns = self._unstamped_between(first, last)
-            return History(
-                unstamped,
-                None if column_backfills else self._touched_between(first, last),
-                has_old_columns or first < older.version,
-            )
+            versions, are_all = self._versions_between(first, last)
+            hidden = [self._hidden_changes(version) for version in versions]
+            touched = None
+            if not column_backfills:
+                # In ascending order: earlier versions are cached when a restore needs them.
+                by_version = {version: self._touched_by(version) for version in versions}
+                touched = _union(by_version[version] for version in range(first + 1, last + 1))
         except NotFoundError:  # cleaned up
             return None if origin is None else _UNKNOWN
+        return History(
+            _union(changes.unstamped for changes in hidden),
+            touched,
+            not are_all
+            or first < older.version
+            or any(changes.has_old_columns for changes in hidden),
+        )
 
-    def _unstamped_between(self, after: int, through: int) -> tuple[U64s, bool]:
-        """Return the ids of rows that may have changed without new row versions.
+    def _versions_between(self, after: int, through: int) -> tuple[list[int], bool]:
+        """Return the versions of an interval, and those that its restores undid.
+
+        A restore may undo changes that were made without new row versions.
 
         Returns:
-            The row ids; and whether a restore in the interval brought back dropped columns, or
-            may have done so.
+            The existing versions, ascending; and whether none is missing.
+
+        Raises:
+            NotFoundError: A version of the interval is missing.
         """
-        has_old_columns = False
-        row_ids, ranges, seen = [np.empty(0, np.uint64)], [(after, through)], set[int]()
+        versions, are_all, ranges = set[int](), True, [(after, through)]
         while ranges:
             start, stop = ranges.pop()
-            if start + 1 in seen:
-                continue  # all of it: a range ends where the one with its restore goes on
             try:
-                for older, newer in self._steps(start, stop):
-                    if newer.version in seen:
-                        continue
-                    seen.add(newer.version)
-                    if newer.version not in self._unstamped:
-                        self._unstamped[newer.version] = self.changes(older, newer).unstamped
-                    row_ids.append(self._unstamped[newer.version])
-                    origin = self._restored_version_of(newer)
-                    if origin is not None:
-                        has_old_columns |= bool(_new_field_ids(older, newer))
-                        # It may undo changes that were made since without new row versions.
-                        ranges.append((origin, older.version))
+                for version in range(start + 1, stop + 1):
+                    if version in versions:
+                        break  # so are all later ones: each range ends before a version of the set
+                    restored = self._restored_by(version)
+                    versions.add(version)
+                    if restored is not None:
+                        ranges.append((restored, version - 1))
             except NotFoundError:
                 if (start, stop) == (after, through):
                     raise
-                has_old_columns = True
-        return np.unique(np.concatenate(row_ids)), has_old_columns
+                are_all = False
+        return sorted(versions), are_all
 
-    def _touched_between(self, after: int, through: int) -> U64s:
+    def _hidden_changes(self, version: int) -> _HiddenChanges:
+        if version not in self._hidden:
+            older, newer = self._neighbors(version)
+            unstamped = self.changes(older, newer).unstamped
+            is_restore = self._restored_by(version) is not None
+            has_old_columns = is_restore and bool(self._new_field_ids(older, newer))
+            self._hidden[version] = _HiddenChanges(unstamped, has_old_columns)
+        return self._hidden[version]
+
+    def _touched_by(self, version: int) -> U64s:
         """Return the ids of rows inserted, deleted, or changed by more than a new column."""
-        row_ids = [np.empty(0, np.uint64)]
-        for older, newer in self._steps(after, through):
-            if newer.version not in self._touched:  # otherwise each restore would recompute those
-                compared = self._compare(older, newer, column_backfills=False)
-                self._touched[newer.version] = changed_row_ids(*compared)
-            row_ids.append(self._touched[newer.version])
-        return np.unique(np.concatenate(row_ids))
+        if version not in self._touched:
+            compared = self._compare(*self._neighbors(version), column_backfills=False)
+            self._touched[version] = changed_row_ids(*compared)
+        return self._touched[version]
+
+    def _restored_by(self, version: int) -> int | None:
+        if version not in self._restored:
+            self._restored_version_of(self._at(version))
+        return self._restored[version]
 
     def _restored_version_of(self, table: TableVersion) -> int | None:
         if table.version not in self._restored:
@@ -150,28 +179,29 @@ class RowDifferences:
                 self._restores.setdefault(origin, table)
         return self._restored[table.version]
 
-    def _steps(self, after: int, through: int) -> Iterator[tuple[TableVersion, TableVersion]]:
-        if after == through:
-            return
-        older = self._start_version(after)
-        for version in range(after + 1, through + 1):
-            newer = self._at(version)
-            yield older, newer
-            older = newer
-
-    def _start_version(self, version: int) -> TableVersion:
-        """Return the version before the first step, recreated from a restore if it is missing."""
+    def _neighbors(self, version: int) -> tuple[TableVersion, TableVersion]:
+        """Return the previous version, recreated from a restore if it is missing, and this one."""
         try:
-            return self._at(version)
+            older = self._at(version - 1)
         except NotFoundError:
-            if version not in self._restores:
+            if version - 1 not in self._restores:
                 raise
-            return version_restored_by(self._restores[version], version)
+            older = version_restored_by(self._restores[version - 1], version - 1)
+        return older, self._at(version)
+
+    def _new_field_ids(self, older: TableVersion, newer: TableVersion) -> set[int]:
+        """Return field ids of one version that mean another field, or no field, in another one."""
+        ids = FeedColumns(newer, None, ancestry=self._ancestry).ids_in(older)
+        return {field.id for field in newer.schema.walk() if ids.get(field.id) != field.id}
 
     def _at(self, version: int) -> TableVersion:
         if version == self._table.version:
             return self._table
         return self._table.read_at(version)
+
+
+def _union(parts: Iterable[U64s]) -> U64s:
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
 
 def _diff(
@@ -188,9 +218,3 @@ def _diff(
     sequences = {sequence: newer.files.sequence(sequence) for sequence in plan.sequences}
     changes = diff(plan, deleted_rows, sequences, history, column_backfills=column_backfills)
     return changes, sequences
-
-
-def _new_field_ids(older: TableVersion, newer: TableVersion) -> set[int]:
-    """Return field ids of one version that mean another field, or no field, in another version."""
-    ids = FeedColumns(newer, None).ids_in(older)
-    return {field.id for field in newer.schema.walk() if ids.get(field.id) != field.id}

@@ -1,7 +1,7 @@
 """A cleanup does not change the feed of the remaining versions."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.feed.ancestry import restored_version
 from lance_stream.feed.row_differences import RowDifferences
+from lance_stream.snapshot.cached_log import CachedLog
 from tests.sampling import ALL_CASES
 
 Step = tuple[str, int]
@@ -157,28 +158,41 @@ def test_cleanups_preserve_the_remaining_feed(steps: Sequence[Step], tagged: int
             assert feed == before[interval], (interval, f"cleaned up before {first}")
 
 
-def test_restores_of_restores_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each restore reaches back over those before it: without a memory, twelve of them need four
-    thousand comparisons.
+@pytest.mark.parametrize("alternate", [False, True])
+def test_many_restores_cost_one_comparison_per_version(
+    alternate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore reaches back over earlier ones. Unless each version is compared once, and in
+    ascending order, time grows with the cube of their number, and Python's stack overflows.
     """
     schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
-    for _ in range(12):
-        ds = ds.upsert(rows(ds, 1), on="id").restore(1)
-    num_steps = 0
-    steps = RowDifferences._steps
+    ds = ds.upsert(rows(ds, 1), on="id").upsert(rows(ds, 2), on="id")
+    for _ in range(40):
+        ds = ds.restore(ds.version - 1 if alternate else 1)
+    expected = ds.changes(ds.version - 1).read_all()
+    num_reads = depth = deepest = 0
+    read, compare = CachedLog.read, RowDifferences._compare
 
-    def counted(*arguments: Any) -> Iterator[Any]:
-        nonlocal num_steps
-        for step in steps(*arguments):
-            num_steps += 1
-            yield step
+    def counting_read(*arguments: Any) -> Any:
+        nonlocal num_reads
+        num_reads += 1
+        return read(*arguments)
 
-    monkeypatch.setattr(RowDifferences, "_steps", counted)
-    changes = ds.changes(1, deduplication_mode="netChanges", column_backfills=False)
-    assert changes.read_all().num_rows == 0
-    assert 0 < num_steps < 500
+    def measured_compare(*arguments: Any, **options: Any) -> Any:
+        nonlocal depth, deepest
+        depth += 1
+        deepest = max(deepest, depth)
+        result = compare(*arguments, **options)
+        depth -= 1
+        return result
+
+    monkeypatch.setattr(CachedLog, "read", counting_read)
+    monkeypatch.setattr(RowDifferences, "_compare", measured_compare)
+    assert ds.changes(ds.version - 1, column_backfills=False).read_all() == expected
+    assert deepest <= 3
+    assert 0 < num_reads < 15 * ds.version
 
 
 @pytest.mark.parametrize("column_backfills", [False, True])
