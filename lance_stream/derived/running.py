@@ -70,16 +70,17 @@ class DerivedQuery:
     def wait_until_idle(self, timeout_seconds: float | None = None) -> bool:
         """Wait until a check of the source finds nothing to do; return whether it did.
 
-        An ended query checks nothing, so it returns False at once.
+        If the query has ended, or ends meanwhile, it returns False at once.
 
         Raises:
             Exception: The error that ended the query.
         """
         self._idle.clear()
-        is_idle = not self._has_ended.is_set() and self._idle.wait(timeout_seconds)
+        if not self._has_ended.is_set():
+            self._idle.wait(timeout_seconds)
         if self.exception is not None:
             raise self.exception
-        return is_idle
+        return self._idle.is_set() and not self._has_ended.is_set()
 
     def _run(self) -> None:
         version: int | None = None

@@ -1,5 +1,6 @@
 """The thread of a derivation: what it repeats, what it waits for, and what ends it."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -67,6 +68,24 @@ def test_nobody_waits_for_a_stopped_query() -> None:
     start = time.monotonic()
     assert not query.wait_until_idle(40)
     assert time.monotonic() - start < 20
+
+
+def test_a_query_stopped_during_a_wait_is_not_idle() -> None:
+    """It has computed rows, and has not checked whether there are more."""
+    stopping = threading.Event()
+
+    def follow(_version: int | None) -> tuple[DerivedCommit | None, int]:
+        stopping.wait(60)
+        return DerivedCommit(num_computed=7), 2
+
+    query = DerivedQuery(follow, "f", 3600)
+
+    def stop() -> None:
+        stopping.set()
+        query.stop()
+
+    threading.Timer(0.2, stop).start()
+    assert not query.wait_until_idle(40)
 
 
 def test_nobody_waits_for_a_failed_query() -> None:
