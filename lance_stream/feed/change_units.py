@@ -127,8 +127,13 @@ def without_change_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(list(range(batch.num_columns - len(CHANGE_COLUMNS))))
 
 
-def feed_schema(table_schema: pa.Schema) -> pa.Schema:
-    """Return the feed's columns: the table's columns, then the change columns."""
-    for field in CHANGE_COLUMNS:
-        table_schema = table_schema.append(field)
-    return table_schema
+def feed_schema(
+    table_schema: pa.Schema, change_columns: Sequence[str] = CHANGE_COLUMNS.names
+) -> pa.Schema:
+    """Return the feed's columns: the table's columns, then the change columns.
+
+    Args:
+        table_schema: The table's columns.
+        change_columns: The names of the change columns; by default all.
+    """
+    return pa.schema([*table_schema, *map(CHANGE_COLUMNS.field, change_columns)])

@@ -28,12 +28,11 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from lance_stream.feed.change_units import ChangeUnit, check_names, read_changes
+from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns, split_columns
 from lance_stream.feed.intervals import checked_interval, version_of_interval
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.steps import check_has_feed, walk
-from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.snapshot.cached_log import CachedLog
 from lance_stream.snapshot.table_version import TableVersion
 
@@ -103,5 +102,5 @@ def plan_changes(
     steps = walk(last, after, through, rules, columns)
     return ChangesPlan(
         tuple(unit for step in steps for unit in step.units()),
-        pa.schema([*columns.data_schema, *map(CHANGE_COLUMNS.field, change_columns)]),
+        feed_schema(columns.data_schema, change_columns),
     )

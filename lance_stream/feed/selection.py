@@ -13,7 +13,6 @@ from lance_stream.expressions.predicates import (
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query, split_columns
 from lance_stream.feed.value_conversion import ValueSource, convert
-from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.table_version import TableVersion
 
@@ -93,7 +92,7 @@ class FeedSelection:
         selected, sources = self.columns.select(columns)
         self.rows = SelectedRows(
             condition,
-            pa.schema([*selected, *map(CHANGE_COLUMNS.field, names)]),
+            feed_schema(selected, names),
             None if columns is None else sources,
             tuple(map(self.columns.arrow_schema.get_field_index, names)),
         )

@@ -106,7 +106,7 @@ def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
             check_names(table_fields)
         return pa.schema([*table_fields, *row_fields])
     check_names(table_fields)
-    return pa.schema([*table_fields, *map(CHANGE_COLUMNS.field, change_columns)])
+    return feed_schema(table_fields, change_columns)
 
 
 def plan_stream(
