@@ -29,7 +29,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
-from lance_stream.feed.columns_of_versions import FeedColumns, split_columns
+from lance_stream.feed.columns_of_versions import FeedColumns, split_change_columns
 from lance_stream.feed.intervals import checked_interval, version_of_interval
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.steps import check_has_feed, walk
@@ -94,7 +94,7 @@ def plan_changes(
     table = table.with_log(CachedLog(table.log, table.manifest))
     last = version_of_interval(table, through, after, through)
     check_has_feed(last)
-    names, change_columns = split_columns(last, rules.columns)
+    names, change_columns = split_change_columns(last, rules.columns)
     columns = columns or FeedColumns(last, names)
     check_names(columns.data_schema)
     if not rules.is_net:

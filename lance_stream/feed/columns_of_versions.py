@@ -44,7 +44,7 @@ SHORTEST_LEAP: Final = 8
 """The fewest versions over which comparing both ends costs less than single steps."""
 
 
-def split_columns(
+def split_change_columns(
     table: TableVersion, columns: Sequence[str] | None
 ) -> tuple[list[str] | None, list[str]]:
     """Return the table's columns among selected ones, and the change columns.

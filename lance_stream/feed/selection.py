@@ -11,7 +11,11 @@ from lance_stream.expressions.predicates import (
     parse_predicate,
 )
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query, split_columns
+from lance_stream.feed.columns_of_versions import (
+    FeedColumns,
+    columns_of_query,
+    split_change_columns,
+)
 from lance_stream.feed.value_conversion import ValueSource, convert
 from lance_stream.schema.types.extension_types import batch_with_extensions, with_extensions
 from lance_stream.snapshot.table_version import TableVersion
@@ -63,7 +67,7 @@ class FeedSelection:
 
     Args:
         table: The version whose column names are used.
-        columns: As in `split_columns`.
+        columns: As in `split_change_columns`.
         filter: The condition, in SQL; None for all rows.
 
     Attributes:
@@ -80,7 +84,7 @@ class FeedSelection:
         self, table: TableVersion, columns: Sequence[str] | None, filter: str | None
     ) -> None:
         condition: Expression | None = None
-        columns, names = split_columns(table, columns)
+        columns, names = split_change_columns(table, columns)
         self.needed = columns
         if filter is not None:
             schema = feed_schema(table.arrow_schema)

@@ -15,7 +15,11 @@ from lance_stream.distributed.dividing import bytes_of
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, parse_predicate
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema
-from lance_stream.feed.columns_of_versions import FeedColumns, columns_of_query, split_columns
+from lance_stream.feed.columns_of_versions import (
+    FeedColumns,
+    columns_of_query,
+    split_change_columns,
+)
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Position
@@ -93,7 +97,7 @@ def schema_of_changes(table: TableVersion, options: ReaderOptions) -> pa.Schema:
     """
     columns: Sequence[str] | None = options.columns
     if options.read_change_feed:
-        columns, change_columns = split_columns(table, columns)
+        columns, change_columns = split_change_columns(table, columns)
     table_fields = output_schema(project(table.schema, names_of(table, columns)), ())
     if options.filter is not None:
         all_fields = output_schema(table.schema, ())
