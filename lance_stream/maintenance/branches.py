@@ -4,7 +4,7 @@
               2  publish the branch's first version in its folder (see `commit.cloning`)
               3  create its file below `_refs`: from here on, the branch exists
               4  delete the tag
-    delete    1  check that no tag and no other branch needs it
+    delete    1  check that no tag and no other branch needs it; those of killed operations expire
               2  delete its file: from here on, the branch does not exist
               3  check again; if something needs the branch now, restore the file
               4  delete the files in its folder, manifests first, except those of other branches
@@ -25,12 +25,19 @@ from contextlib import suppress
 from lance_stream.commit.cloning import CloneSource, publish_clone
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.maintenance.cleanup.protections import expired_tags
+from lance_stream.maintenance.cleanup.removal import delete_expired_tags
 from lance_stream.maintenance.links import check_no_links
 from lance_stream.snapshot import references
 from lance_stream.snapshot.references import Branch, Refs, as_branch, find_branch
 from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import holding, list_tags, manifest_size
+from lance_stream.snapshot.tag_files import (
+    HOLD_PREFIX,
+    holding,
+    list_tags,
+    manifest_size,
+)
 from lance_stream.snapshot.timestamps import moment_at
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
@@ -198,7 +205,7 @@ def _parent_of(refs: Refs) -> Branch | None:
     return parent
 
 
-def delete_branch(refs: Refs, name: str) -> None:
+def delete_branch(refs: Refs, name: str, environment: Environment = MACHINE) -> None:
     """Delete a branch; see `Branches.delete`."""
     branch = as_branch(name)
     if branch is None:
@@ -209,6 +216,7 @@ def delete_branch(refs: Refs, name: str) -> None:
         _check_are_remains(branch_refs)
     with suppress(NotFoundError, BadDataError):  # without a version, or with a damaged one
         branch_refs.log.check_may_follow(branch_refs.log.read_latest())
+    delete_expired_tags(branch_refs, [], expired_tags(branch_refs, environment))
     _check_is_not_needed(refs, branch)
     warning = references.delete_branch_file(refs, branch)
     try:
@@ -278,11 +286,17 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
         elif not has_file and _uses_folder(refs.of(other), folder):
             branches.append(f"the unfinished branch {other!r}")
     if tags or branches:
+        hint = (
+            f". A tag {HOLD_PREFIX}* belongs to an operation that is running, or was killed"
+            if any(HOLD_PREFIX in tag for tag in tags)
+            else ""
+        )
         raise InvalidInputError(
             f"the branch {name!r} cannot be deleted, because {', '.join([*tags, *branches])} "
             f"need{'s' if len(tags + branches) == 1 else ''} it. Delete "
             f"{'that' if len(tags + branches) == 1 else 'those'} first: tags with "
             "ds.tags.delete(name), branches with ds.branches.delete(name)"
+            f"{hint}"
         )
 
 

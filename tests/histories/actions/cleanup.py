@@ -17,6 +17,7 @@ import pytest
 from lance.fragment import write_fragments
 
 from lance_stream import BadDataError, LanceStreamError, NotFoundError
+from lance_stream.snapshot.tag_files import HOLD_PREFIX
 from tests.histories.actions.rows import append
 from tests.histories.actions.versions import (
     clone,
@@ -161,6 +162,9 @@ def delete_branch(life: Life, choose: Choices) -> None:
             delete()
         life.counts["branches that are needed"] += 1
     else:
+        for tag in main.ours().tags.list():
+            if tag.startswith(HOLD_PREFIX):  # of a killed operation
+                main.ours().tags.delete(tag)
         delete()
         life.lines.remove(line)
     for other in life.lines:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lance_stream import BadDataError
+from lance_stream import BadDataError, InvalidInputError
+from lance_stream.maintenance.branches import delete_branch
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.consumers import list_consumers, record_progress
@@ -88,6 +89,19 @@ def test_holds_of_killed_verbs_expire() -> None:
     assert cleanup(ds.table, ALL, environment=in_days(6.9)).protected == {name: 1}
     assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
     assert ds.tags.list() == {}
+
+
+def test_holds_on_branches_expire() -> None:
+    """A killed restore would otherwise keep its branch from being deleted for ever."""
+    ds = busy_table()
+    ds.branches.create("dev")
+    dev = ds.checkout(("dev", None))
+    with holding(dev.table.refs, dev.version):
+        with pytest.raises(InvalidInputError, match="is running, or was killed"):
+            delete_branch(ds.table.refs, "dev", in_days(6.9))
+        delete_branch(ds.table.refs, "dev", in_days(7.1))
+    assert ds.tags.list() == {}
+    assert ds.branches.list() == {}
 
 
 def test_damaged_tags_stop_the_cleanup() -> None:
