@@ -144,10 +144,7 @@ def list_quarantine(
         InvalidInputError: There is another table at the quarantine's location; the table is itself
             a quarantine; or a branch has none at the default location.
     """
-    location = branch_uri(uri, branch)
-    table, bad = _open(location, quarantine, storage_options)
-    if bad is None and quarantine is None:
-        _check_needs_no_location(uri, location)
+    table, bad, _ = _open(uri, branch, quarantine, storage_options)
     columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]
     batches = [] if bad is None else [scan(bad, columns)]
     for name in dict(_unpublished(table, bad)).values():
@@ -221,16 +218,13 @@ def replay_quarantine(
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
-    location = branch_uri(uri, branch)
-    table, bad = _open(location, quarantine, storage_options)
+    table, bad, location = _open(uri, branch, quarantine, storage_options)
     unpublished = dict(_unpublished(table, bad))
     for app_id in unpublished:
-        publish(quarantine or quarantine_uri(location), storage_options or {}, table, app_id)
+        publish(location, storage_options or {}, table, app_id)
     if unpublished:
-        table, bad = _open(location, quarantine, storage_options)
+        table, bad, _ = _open(uri, branch, quarantine, storage_options)
     if bad is None:
-        if quarantine is None:
-            _check_needs_no_location(uri, location)
         return ReplayResult()
     if where is not None:
         where = parse_predicate(where, bad.arrow_schema).text
@@ -246,29 +240,36 @@ def replay_quarantine(
 
 
 def _open(
-    uri: str, quarantine: str | None, storage_options: Mapping[str, Any] | None
-) -> tuple[TableVersion, TableVersion | None]:
-    """Return a table and its quarantine; None if the quarantine does not exist yet."""
+    uri: str,
+    branch: str | None,
+    quarantine: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[TableVersion, TableVersion | None, str]:
+    """Return a table, its quarantine, which is None if it does not exist yet, and its location.
+
+    Raises:
+        InvalidInputError: The table is itself a quarantine, or a branch has none at the default
+            location.
+    """
     options = dict(storage_options or {})
-    table = open_newest(uri, storage_options=options)
-    bad = open_quarantine(quarantine or quarantine_uri(uri), options, uri)
-    if bad is None:
-        source = table.manifest.config.get(TABLE_KEY)
-        if source is not None:
-            raise InvalidInputError(
-                f"the table {table.uri} is itself the quarantine of {source!r}: pass the location "
-                "of that table"
-            )
-    return table, bad
-
-
-def _check_needs_no_location(uri: str, location: str) -> None:
-    """Raise for a branch: its sinks must name a quarantine, so that none is next to it."""
-    if location != uri:
+    table_uri = branch_uri(uri, branch)
+    location = quarantine or quarantine_uri(table_uri)
+    table = open_newest(table_uri, storage_options=options)
+    bad = open_quarantine(location, options, table_uri)
+    if bad is not None:
+        return table, bad, location
+    source = table.manifest.config.get(TABLE_KEY)
+    if source is not None:
         raise InvalidInputError(
-            f"there is no quarantine at {quarantine_uri(location)}: a sink of a branch writes bad "
-            "rows to a location of your choice. Name that location as the quarantine"
+            f"the table {table.uri} is itself the quarantine of {source!r}: pass the location "
+            "of that table"
         )
+    if quarantine is None and table_uri != uri:
+        raise InvalidInputError(
+            f"there is no quarantine at {location}: a sink of a branch writes bad rows to a "
+            "location of your choice. Name that location as the quarantine"
+        )
+    return table, None, location
 
 
 def _unpublished(table: TableVersion, bad: TableVersion | None) -> Iterator[tuple[str, str]]:

@@ -449,28 +449,24 @@ class FragmentReader:
                 f"fragment {self._fragment.id} of version {self._unit.version} has "
                 f"{self._fragment.physical_rows} rows, but no data file"
             )
-        invalid = [field.name for field in self._unit.schema.walk() if field.id < 0]
-        if invalid:
-            raise CorruptDataError(
-                f"column {invalid[0]!r} of version {self._unit.version} has a negative field "
-                "id, which no data file can contain"
-            )
-        structs = {
-            part.id
-            for field in self._unit.schema.fields
-            for part in field.walk()
-            if part.children and part.logical_type == STRUCT and not part.is_packed
-        }
+        structs: set[int] = set()
+        children: dict[int, set[int]] = {}
+        for field in self._unit.schema.walk():
+            if field.id < 0:
+                raise CorruptDataError(
+                    f"column {field.name!r} of version {self._unit.version} has a negative field "
+                    "id, which no data file can contain"
+                )
+            if not field.children:
+                continue
+            if not field.is_blob:
+                children[field.id] = {child.id for child in field.children}
+            if field.logical_type == STRUCT and not field.is_packed:
+                structs.add(field.id)
         columns_by_file = columns_of_files(self._fragment.files, structs)
-        below = {
-            part.id: {child.id for child in part.children}
-            for field in self._unit.schema.fields
-            for part in field.walk()
-            if part.children and not part.is_blob
-        }
         for file, column_of in zip(self._fragment.files, columns_by_file, strict=True):
             if file.file_version >= (2, 1) and any(
-                below.get(field_id, set()) & column_of.keys() for field_id in column_of
+                children.get(field_id, set()) & column_of.keys() for field_id in column_of
             ):
                 raise CorruptDataError(
                     f"the data file {file.path!r} lists a field in addition to its children, which "

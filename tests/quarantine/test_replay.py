@@ -502,13 +502,22 @@ def test_the_command_line_lists_branch_quarantines(
 def test_quarantines_of_branches_have_to_be_named(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sink of a branch needs a location outside of the table, so an empty list would be wrong."""
+    """A sink of a branch needs a location outside of the table, so an empty list would be wrong,
+    and rows that a killed sink has staged must not go elsewhere.
+    """
     lance_stream.open_dataset(uri).branches.create("dev")
+    take_in(lance_stream.open_dataset(uri, branch="dev").uri, 0, bad(1), dies="committed")
     for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
         with pytest.raises(InvalidInputError, match="Name that location as the quarantine"):
             act(uri, branch="dev")
-        act(uri, branch="dev", quarantine=f"{uri}-bad-rows")
         act(uri, branch="main")
+    bad_rows = f"{uri}-bad-rows"
+    (group,) = lance_stream.list_quarantine(uri, branch="dev", quarantine=bad_rows)
+    assert group.num_rows == 1
+    replayed = lance_stream.replay_quarantine(
+        uri, branch="dev", quarantine=bad_rows, fix={"x": "1"}
+    )
+    assert replayed.rows_replayed == 1
     assert program.main(["quarantine", "list", uri, "--branch", "dev"]) == 2
     assert "Name that location as the quarantine" in capsys.readouterr().err
 
