@@ -151,7 +151,10 @@ if not TYPE_CHECKING:  # type checkers use the imports above
 
     def __getattr__(name):
         if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            other_names = import_module("lance_stream.other_names")
+            raise other_names.missing_attribute(
+                f"module {__name__!r}", name, other_names.OF_PACKAGE
+            )
         module = import_module(_MODULE_OF.get(name, "lance_stream.errors"))
         value = globals()[name] = getattr(module, name)
         return value

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed import changes, row_counts
 from lance_stream.feed.following.positions import Limits
+from lance_stream.feed.intervals import IntervalEnd
 from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.maintenance.branches import Branches
@@ -33,6 +34,7 @@ from lance_stream.maintenance.tags import Tags
 from lance_stream.maintenance.verification import verify
 from lance_stream.maintenance.verification.comparing import digest_batches
 from lance_stream.monitoring.report import DEFAULT_VERSIONS, Report, make_report
+from lance_stream.other_names import OF_DATASET, missing_attribute
 from lance_stream.read import blobs, take
 from lance_stream.read import scan as scanning
 from lance_stream.read.take import Numbers
@@ -92,6 +94,13 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<Dataset {self.uri!r} at version {self.version}>"
+
+    if not TYPE_CHECKING:  # type checkers refuse unknown attributes themselves
+
+        def __getattr__(self, name):
+            if name not in OF_DATASET:
+                return object.__getattribute__(self, name)  # raises; in a property, its own error
+            raise missing_attribute("'Dataset' object", name, OF_DATASET)
 
     def _repr_html_(self) -> str:
         """Return the HTML for notebooks: the table's location, size and columns."""
@@ -384,8 +393,8 @@ class Dataset:
 
     def changes(
         self,
-        after: int | datetime,
-        through: int | datetime | None = None,
+        after: IntervalEnd,
+        through: IntervalEnd | None = None,
         columns: Sequence[str] | None = None,
         deduplication_mode: str = "none",
         *,
@@ -401,10 +410,10 @@ class Dataset:
         precede updates, and updates precede inserts.
 
         Args:
-            after: The interval starts after this version, 0 is before the first; or with the first
-                version committed at this time or later (in UTC without a zone).
-            through: Its last version, or a time, for the last version committed at this time or
-                earlier; None for this dataset's version.
+            after: The interval starts after this version or tag, 0 is before the first; or with the
+                first version committed at this time or later (in UTC without a zone).
+            through: Its last version or that version's tag; or a time, for the last version
+                committed at this time or earlier; None for this dataset's version.
             columns: As in `scan`, of the last version, and names of change columns; all of these
                 if there is none.
             deduplication_mode: "none"; or "netChanges", to compare only the first and the last
@@ -417,8 +426,8 @@ class Dataset:
 
         Raises:
             InvalidInputError: The interval ends before it starts, or after the newest version.
-            NotFoundError: A version of the interval has been cleaned up, or a column does not
-                exist.
+            NotFoundError: A version of the interval has been cleaned up, or a tag or column does
+                not exist.
             UnsupportedFeatureError: The table has no stable row ids.
         """
         if columns is not None and not isinstance(columns, str):
@@ -438,7 +447,7 @@ class Dataset:
         self,
         consumer: str | None = None,
         *,
-        after: int | str | None = None,
+        after: IntervalEnd | None = None,
         snapshot: bool = True,
         wait: bool = True,
         poll_seconds: float = 1.0,
@@ -466,8 +475,9 @@ class Dataset:
         Args:
             consumer: A name under which the table stores the position. The stream continues from
                 there, and cleanup keeps the versions that have not been read yet.
-            after: The position of a batch; or the last version whose changes have been processed.
-                It takes precedence over the consumer's position.
+            after: The position of a batch; or the start of the changes, as in `changes`: a version
+                whose changes have been processed, a tag, or a time. It takes precedence over the
+                consumer's position.
             snapshot: If there is no position, whether to begin with the rows of this version, as
                 inserts; otherwise, the stream begins with the changes after it.
             wait: Whether to wait for new versions; otherwise, the stream ends at the newest one.
@@ -486,8 +496,8 @@ class Dataset:
         Raises:
             InvalidInputError: An argument is invalid. While iterating: a later version lacks one of
                 the columns, or has another type for it.
-            NotFoundError: A column does not exist. While iterating: versions are missing, or the
-                table was deleted or re-created.
+            NotFoundError: A tag or column does not exist. While iterating: versions are missing, or
+                the table was deleted or re-created.
             UnsupportedFeatureError: The table has no stable row ids.
         """
         if columns is not None:

@@ -32,6 +32,7 @@ from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.following.resumed_columns import resumed_columns
+from lance_stream.feed.intervals import IntervalEnd, version_before
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.table_version import TableVersion
@@ -65,8 +66,8 @@ class FollowRules:
         filter: A condition in SQL on the table's columns and the change columns; None for all rows.
         limits: The maximum size of a batch.
         consumer: The name under which the table stores the position; None to store none.
-        after: A position, or a version whose changes have been processed; None for the consumer's
-            position, or the beginning if there is none.
+        after: A position; or the end of what has been processed, see `intervals.version_before`;
+            None for the consumer's position, or the beginning if there is none.
         snapshot: Whether the stream begins with the rows of the followed version; otherwise it
             begins with the changes after that version.
         wait: Whether to wait for new versions when all have been read; otherwise the stream ends.
@@ -79,7 +80,7 @@ class FollowRules:
     filter: str | None = None
     limits: Limits = DEFAULT_LIMITS
     consumer: str | None = None
-    after: int | str | None = None
+    after: IntervalEnd | None = None
     snapshot: bool = True
     wait: bool = True
     poll_seconds: float = 1.0
@@ -109,10 +110,6 @@ class FollowRules:
             )
         if not isinstance(self.consumer, str | None):
             raise InvalidInputError(f"consumer must be a name, not {self.consumer!r:.200}")
-        if not isinstance(self.after, str | None) and as_number(self.after) is None:
-            raise InvalidInputError(
-                f"after must be the position of a batch, or a version, not {self.after!r:.200}"
-            )
 
 
 @dataclass(frozen=True)
@@ -326,13 +323,15 @@ class ChangeStream:
 
     def _start_position(self, table: TableVersion) -> Position:
         rules, after = self._rules, self._rules.after
-        if isinstance(after, str):
+        if isinstance(after, str) and after.startswith("{"):  # which no tag does
             return parse_position(after)
         if after is None:
             stored = self._progress.read_position(self._refs)
             if stored is not None:
                 return stored
             after = self._progress.read(self._refs)
+        else:
+            after = version_before(table, after)
         if after is None and rules.snapshot:
             mark = mark_of(table.manifest)
             return Position(table.version, is_snapshot=True, mark=mark)

@@ -162,7 +162,7 @@ class Group(click.Group):
 
 def suggestion(word: str, candidates: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown word, with the closest candidates."""
-    close = get_close_matches(word, list(candidates), n=3, cutoff=0.5)
+    close = get_close_matches(word, list(candidates), n=3)
     if not close:
         return "."
     return f". Did you mean {' or '.join(close)}?"

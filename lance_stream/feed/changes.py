@@ -24,13 +24,12 @@ it.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 
 from lance_stream.feed.change_units import ChangeUnit, check_names, feed_schema, read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns, split_change_columns
-from lance_stream.feed.intervals import checked_interval, version_of_interval
+from lance_stream.feed.intervals import IntervalEnd, checked_interval, version_of_interval
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.steps import check_has_feed, walk
 from lance_stream.snapshot.cached_log import CachedLog
@@ -54,8 +53,8 @@ class ChangesPlan:
 
 def changes(
     table: TableVersion,
-    after: int | datetime,
-    through: int | datetime | None = None,
+    after: IntervalEnd,
+    through: IntervalEnd | None = None,
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> pa.RecordBatchReader:
@@ -68,8 +67,8 @@ def changes(
 
 def plan_changes(
     table: TableVersion,
-    after: int | datetime,
-    through: int | datetime | None = None,
+    after: IntervalEnd,
+    through: IntervalEnd | None = None,
     rules: FeedRules = ALL_CHANGES,
     columns: FeedColumns | None = None,
 ) -> ChangesPlan:

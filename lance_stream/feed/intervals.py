@@ -1,4 +1,4 @@
-"""Intervals of the feed: ranges of versions, or of commit timestamps.
+"""Intervals of the feed: their ends are versions, tags or commit timestamps.
 
 `after` is exclusive, `through` is inclusive, and 0 is before the first version.
 """
@@ -6,14 +6,18 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from lance_stream.arguments import as_number
 from lance_stream.caches import Cache
 from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.snapshot.resolving import version_on_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import moment_at, nanos_of, with_zone
 from lance_stream.table.detached import check_is_attached
+
+IntervalEnd: TypeAlias = int | str | datetime
+"""A version's number, a tag, or a commit timestamp (in UTC if it has no zone)."""
 
 CLOCK_SKEW: Final = 60 * 10**9
 """The maximum difference between the clocks of a table's writers, in nanoseconds."""
@@ -32,23 +36,15 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
 
     Args:
         table: The table.
-        after: A version, or a time: that of the first commit that the interval may have.
-        through: A version, or a time: that of the last commit that the interval may have.
+        after: See `version_before`.
+        through: See `last_version`.
 
     Raises:
-        InvalidInputError: They are neither version numbers nor times, are in the wrong order, or
-            are after the newest version.
+        NotFoundError: There is no such tag.
+        InvalidInputError: They are not ends of an interval, are in the wrong order, or are after
+            the newest version.
     """
-    if isinstance(after, datetime):
-        after = first_version_since(table, after) - 1
-    if isinstance(through, datetime):
-        through = last_version_until(table, through)
-    first, last = as_number(after), as_number(through)
-    if first is None or last is None:
-        raise InvalidInputError(
-            f"the ends of an interval are version numbers or datetimes, not {after!r} and "
-            f"{through!r}"
-        )
+    first, last = version_before(table, after), last_version(table, through)
     for version in (table.version, first, last):
         check_is_attached(version)
     if not 0 <= first <= last or not last:
@@ -62,6 +58,52 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
             f"changes through version {last} were requested, but the newest version is {latest}"
         )
     return first, last
+
+
+def version_before(table: TableVersion, after: object) -> int:
+    """Return the version after which an interval begins.
+
+    Args:
+        table: The table.
+        after: The version's number or tag; or a time, at or after which the first commit of the
+            interval was made.
+
+    Raises:
+        NotFoundError: There is no such tag.
+        InvalidInputError: It is none of them, or a tag of another branch.
+    """
+    if isinstance(after, datetime):
+        return first_version_since(table, after) - 1
+    return _number(table, after, "after")
+
+
+def last_version(table: TableVersion, through: object) -> int:
+    """Return the last version of an interval.
+
+    Args:
+        table: The table.
+        through: The version's number or tag; or a time, at or before which the last commit of the
+            interval was made.
+
+    Raises:
+        NotFoundError: There is no such tag.
+        InvalidInputError: It is none of them, or a tag of another branch; or all versions are newer
+            than the time.
+    """
+    if isinstance(through, datetime):
+        return last_version_until(table, through)
+    return _number(table, through, "through")
+
+
+def _number(table: TableVersion, version: object, name: str) -> int:
+    if isinstance(version, str):
+        return version_on_branch(table, version)
+    number = as_number(version)
+    if number is None:
+        raise InvalidInputError(
+            f"{name} must be a version's number, a tag or a datetime, not {version!r:.200}"
+        )
+    return number
 
 
 def version_of_interval(

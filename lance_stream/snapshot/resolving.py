@@ -78,6 +78,27 @@ def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     )
 
 
+def version_on_branch(table: TableVersion, version: VersionSpec) -> int:
+    """Return the number of a version, which must be on the table's branch.
+
+    Raises:
+        NotFoundError: There is no such tag or version.
+        InvalidInputError: The version is on another branch.
+    """
+    target = checkout(table, version)
+    if target.branch != table.branch:
+        raise InvalidInputError(
+            f"{version!r} is version {target.version} of {_branch_name(target.branch)}, and this "
+            f"is {_branch_name(table.branch)}. Open that branch for its versions and "
+            "changes. To copy its rows, read them, then overwrite or upsert with them"
+        )
+    return target.version
+
+
+def _branch_name(branch: str | None) -> str:
+    return "the main branch" if branch is None else f"the branch {branch!r}"
+
+
 def _resolve(
     refs: Refs, version: VersionSpec, newest: Manifest | None = None
 ) -> tuple[Refs, Manifest]:

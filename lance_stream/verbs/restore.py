@@ -8,7 +8,7 @@ from lance_stream.arguments import as_number
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.foreign_restores import KEEPS_LEDGER
 from lance_stream.snapshot.opening import newest_version_of
-from lance_stream.snapshot.resolving import VersionSpec, checkout
+from lance_stream.snapshot.resolving import VersionSpec, version_on_branch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import holding
 from lance_stream.table.detached import check_is_attached
@@ -51,16 +51,4 @@ def _number_of(table: TableVersion, version: VersionSpec) -> int:
         )
     if number is not None:
         return number
-    source = checkout(table, version)
-    if source.branch != table.branch:
-        raise InvalidInputError(
-            f"{version!r} is version {source.version} of {_branch_name(source.branch)}, and this "
-            f"is {_branch_name(table.branch)}: a restore can only bring back a version of the same "
-            "branch. To copy the rows of another branch, read them, then overwrite or upsert "
-            "with them"
-        )
-    return source.version
-
-
-def _branch_name(branch: str | None) -> str:
-    return "the main branch" if branch is None else f"the branch {branch!r}"
+    return version_on_branch(table, version)

@@ -268,7 +268,8 @@ BAD: list[Any] = [
     ({"max_rows": 0}, "max_rows must be a whole number"),
     ({"max_bytes": -1}, "max_bytes must be a whole number"),
     ({"poll_seconds": 0}, "poll_seconds must be greater than 0"),
-    ({"after": 1.5}, "after must be the position of a batch"),
+    ({"after": 1.5}, "after must be a version's number, a tag or a datetime"),
+    ({"after": "gold"}, "tag 'gold' does not exist"),
     ({"after": 99}, "its newest version is 5"),
     ({"filter": "y > 1"}, "y"),
     ({"poll_seconds": "x"}, "poll_seconds must be greater than 0"),
@@ -290,7 +291,7 @@ def test_bad_arguments_are_refused_at_once(
 def test_invalid_positions_are_refused(ds: Dataset) -> None:
     """A damaged position must not be treated as the beginning."""
     with pytest.raises(CorruptDataError, match="is not a position"):
-        ds.follow(after="7")
+        ds.follow(after='{"version": 7')
 
 
 def test_commit_needs_a_consumer(ds: Dataset) -> None:

@@ -145,3 +145,45 @@ def test_interval_ends_with_a_version() -> None:
     ):
         table.changes(0, 0)
     assert table.changes(1, 1).read_all().num_rows == 0
+
+
+def test_ends_of_intervals_are_versions_tags_or_times() -> None:
+    """`changes` and `follow` begin at the same version, however it is named."""
+    ds = table_at(0, 10, 20, 30)
+    ds.tags.create("gold", 2)
+    ds.tags.create("last", 3)
+    for after in (2, "gold", at(15), at(20).replace(tzinfo=None)):
+        assert ds.changes(after, "last").read_all()["_commit_version"].to_pylist() == [3]
+        with ds.follow(after=after, wait=False) as batches:
+            versions = [v for batch in batches for v in batch.rows["_commit_version"].to_pylist()]
+        assert versions == [3, 4]
+
+
+def test_tags_of_other_branches_are_refused() -> None:
+    """A version of another branch has the same number as one of this branch."""
+    ds = table_at(0, 10)
+    ds.branches.create("dev")
+    dev = ds.checkout(("dev", None)).append(pa.table({"id": [7]}))
+    dev.tags.create("of-dev")
+    ds = ds.append(pa.table({"id": [8]}))
+    assert ds.version == dev.version
+    for read in (ds.changes, lambda after: ds.follow(after=after)):
+        with pytest.raises(InvalidInputError, match="'of-dev' is version 3 of the branch 'dev'"):
+            read("of-dev")
+
+
+@pytest.mark.parametrize("end", [1.5, timedelta(days=1), None])
+def test_other_ends_of_intervals_are_refused(end: object) -> None:
+    """The message lists what an end can be."""
+    ds = table_at(0, 10)
+    with pytest.raises(InvalidInputError, match="after must be a version's number, a tag or a"):
+        ds.changes(end)  # type: ignore[arg-type]
+
+
+def test_zero_is_before_the_first_version() -> None:
+    """0 means the beginning in every interface, and a negative number is always an error."""
+    ds = table_at(0, 10)
+    assert ds.changes(0).read_all()["_commit_version"].to_pylist() == [2]
+    for read in (ds.changes, lambda after: ds.follow(after=after)):
+        with pytest.raises(InvalidInputError, match="-1"):
+            read(-1)

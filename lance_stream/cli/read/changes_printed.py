@@ -4,16 +4,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
-from lance_stream.cli.arguments import checkout, parse_version
+from lance_stream.cli.arguments import parse_version
 from lance_stream.cli.read.writers import Writer
 from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.feed.changes import changes
 from lance_stream.feed.expected_columns import check_columns
-from lance_stream.feed.intervals import first_version_since, last_version_until
+from lance_stream.feed.intervals import last_version, version_before
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.opening import newest_version_of
@@ -62,8 +61,11 @@ def print_changes(
             f"--interval must be greater than 0 and at most {_LONGEST_WAIT} seconds, not "
             f"{request.interval}"
         )
-    after = _after(ds, request.after, ds.version if request.is_followed else 0)
-    last = None if request.through is None else _number(ds, request.through, 0)
+    after, last = ds.version if request.is_followed else 0, None
+    if request.after is not None:
+        after = version_before(ds.table, parse_version(request.after))
+    if request.through is not None:
+        last = last_version(ds.table, parse_version(request.through))
     through = ds.version if last is None else last
     if request.is_followed and request.after is None and last is not None and last <= after:
         raise InvalidInputError(
@@ -116,24 +118,6 @@ def _newest(ds: Dataset, printed: Dataset | None) -> Dataset:
             "replaced: the table was deleted and re-created, or restored from a copy. To print the "
             "changes of the new table, start over with --after 0"
         ) from error
-
-
-def _after(ds: Dataset, text: str | None, default: int) -> int:
-    """Return the version after which the interval begins."""
-    version = parse_version(text)
-    if isinstance(version, datetime):
-        return first_version_since(ds.table, version) - 1
-    return _number(ds, text, default)
-
-
-def _number(ds: Dataset, text: str | None, default: int) -> int:
-    """Return a version by its number or tag, or the last one committed until a time."""
-    version = parse_version(text)
-    if version is None:
-        return default
-    if isinstance(version, datetime):
-        return last_version_until(ds.table, version)
-    return version if isinstance(version, int) else checkout(ds, text).version
 
 
 def _write(
