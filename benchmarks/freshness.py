@@ -40,7 +40,7 @@ from benchmarks.sinks.contenders import Contender, Delta, Iceberg, Ours
 from benchmarks.sinks.session import make_session
 from lance_stream.spark import register
 
-MOST_TO_BEGIN = 120.0
+MAX_SECONDS_TO_BEGIN = 120.0
 """Seconds until the first row has to have come."""
 
 WARM_UP = 10.0
@@ -157,8 +157,8 @@ def measure(
             writer = stream.writeStream.foreachBatch(target)
             query = writer.option("checkpointLocation", str(checkpoints / name)).start()
             started.append(query)
-            wait(started, lambda query=query: has_begun(query), MOST_TO_BEGIN)
-        wait(started, lambda: bool(arrivals.batches), MOST_TO_BEGIN)
+            wait(started, lambda query=query: has_begun(query), MAX_SECONDS_TO_BEGIN)
+        wait(started, lambda: bool(arrivals.batches), MAX_SECONDS_TO_BEGIN)
         begin = time.time() + WARM_UP
         wait(
             started,
@@ -176,15 +176,15 @@ def has_begun(query: Any) -> bool:
     return not str(query.status["message"]).startswith("Initializ")
 
 
-def wait(queries: list[Any], done: Callable[[], bool], most_seconds: float) -> None:
+def wait(queries: list[Any], done: Callable[[], bool], max_seconds: float) -> None:
     """Wait until something is done; raise if it takes too long, or if a query fails."""
-    stop = time.time() + most_seconds
+    stop = time.time() + max_seconds
     while not done():
         for query in queries:
             if not query.isActive:
                 raise RuntimeError("a query has ended") from query.exception()
         if time.time() > stop:
-            raise RuntimeError(f"nothing has come for {most_seconds:g} s")
+            raise RuntimeError(f"nothing has come for {max_seconds:g} s")
         time.sleep(0.2)
 
 

@@ -96,15 +96,15 @@ class Retrying:
         remaining = self._policy.total_seconds - self.seconds_spent
         return remaining if self._outer is None else min(remaining, self._outer.seconds_remaining)
 
-    def next_delay(self, least_seconds: float = 0.0) -> float | None:
+    def next_delay(self, min_seconds: float = 0.0) -> float | None:
         """Count another attempt, and return the delay before it; None if there are no more.
 
         Args:
-            least_seconds: The delay that the service requests.
+            min_seconds: The delay that the service requests.
         """
         policy = self._policy
         delay = max(
-            min(least_seconds, policy.max_delay_seconds),
+            min(min_seconds, policy.max_delay_seconds),
             policy.delay_seconds(self.number, self._environment.chance()),
         )
         if self.number >= policy.max_attempts or delay > self.seconds_remaining:

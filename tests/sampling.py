@@ -78,7 +78,7 @@ def indices_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str)
     return chosen
 
 
-def most_quick_cases(test: str) -> int | None:
+def max_quick_cases(test: str) -> int | None:
     """Return how many cases of a test `make test` runs; None for all of them.
 
     A recorded cost is rounded, and 0 stands for less than its last digit.

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.java import set_options
-from tests.sampling import ALL_CASES, indices_of_some, most_quick_cases
+from tests.sampling import ALL_CASES, indices_of_some, max_quick_cases
 from tests.servers.marks import FROM_PIP, servers_of
 
 SPARK_PROCESSES = min(max(os.cpu_count() or 2, 2), 4)
@@ -155,10 +155,10 @@ def _of_quick_sample(cases: list[pytest.Item], seed: str) -> list[pytest.Item]:
     Spark and the slow are there for what is marked `essential`, or `floors`: each way into the sink
     and out of the source once.
     """
-    least = _least_quick_cases(cases)
+    least = _min_quick_cases(cases)
     if not least and any("spark" in case.fixturenames or _has(case, "slow") for case in cases):
         return []
-    most = most_quick_cases(seed)
+    most = max_quick_cases(seed)
     cases = [
         case
         for case in cases
@@ -170,7 +170,7 @@ def _of_quick_sample(cases: list[pytest.Item], seed: str) -> list[pytest.Item]:
     return _one_in(math.ceil(len(cases) / most), cases, seed) if most else []
 
 
-def _least_quick_cases(cases: list[pytest.Item]) -> int:
+def _min_quick_cases(cases: list[pytest.Item]) -> int:
     """Return how many cases of a test `make test` runs, whatever they cost."""
     mark = cases[0].get_closest_marker("essential") if cases else None
     if mark is not None:

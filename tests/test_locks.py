@@ -66,7 +66,7 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     index.snapshot_of([file])
     run = next(iter(index._saved.values()))
     index.drop_run(RunUnavailableError(run, is_damaged=False), ds.table.store)
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 40)  # keys stay in memory
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", 1 << 40)  # keys stay in memory
     ds = ds.append(rows(range(900, 950), 0)).append(rows(range(950, 990), 0))
     ds = ds.upsert(rows(range(900, 970), 1), "id").compact()
     index.merge(ds.table, [])

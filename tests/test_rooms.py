@@ -10,8 +10,8 @@ import lance_stream
 
 PACKAGE = Path(lance_stream.__file__).parent
 FOLDERS = [path.parent for path in PACKAGE.rglob("__init__.py") if path.parent.name != "_proto"]
-MOST_MODULES = 12
-MOST_WITHOUT_ORDER = 3
+MAX_MODULES = 12
+MAX_WITHOUT_ORDER = 3
 
 
 def modules_in(folder: Path) -> set[str]:
@@ -35,12 +35,12 @@ def test_folders_have_at_most_twelve_modules(package: Path) -> None:
         for folder in FOLDERS
         if folder.is_relative_to(package)
     }
-    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+    assert {folder: count for folder, count in counts.items() if count > MAX_MODULES} == {}
 
 
 @pytest.mark.parametrize(
     "folder",
-    sorted(folder for folder in FOLDERS if len(modules_in(folder)) > MOST_WITHOUT_ORDER),
+    sorted(folder for folder in FOLDERS if len(modules_in(folder)) > MAX_WITHOUT_ORDER),
     ids=lambda folder: folder.relative_to(PACKAGE).as_posix(),
 )
 def test_folders_say_what_to_read_first(folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests import memory, sampling
 from tests.costs import costs_of_cases, cpu_seconds, of_folders, recorded, too_costly
-from tests.sampling import RECORDED_COSTS, indices_of_some, most_quick_cases
+from tests.sampling import RECORDED_COSTS, indices_of_some, max_quick_cases
 
 GRID = [{("a", a), ("b", b)} for a, b in product(range(12), range(5))]
 
@@ -54,7 +54,7 @@ def test_costly_tests_have_fewer_quick_cases(
     """The time goes to many tests rather than to many cases; what is new has all of them."""
     costs = {} if cost is None else {"tests/a/test_x.py::test_1": cost}
     monkeypatch.setattr(sampling, "_recorded_costs", lambda: costs)
-    assert most_quick_cases("tests/a/test_x.py::test_1") == num_cases
+    assert max_quick_cases("tests/a/test_x.py::test_1") == num_cases
 
 
 def test_recorded_costs_are_those_of_existing_tests() -> None:

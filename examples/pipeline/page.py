@@ -24,8 +24,8 @@ from examples.pipeline.searching import Search
 from examples.pipeline.settings import Settings
 
 PAGE = Path(__file__).with_name("page.html")
-MOST_RESULTS = 10
-MOST_CHARACTERS = 500
+MAX_RESULTS = 10
+MAX_CHARACTERS = 500
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -81,8 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
             names = " or ".join(ways)
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": f"by is {names}, not {by!r:.50}"})
             return
-        if len(text) > MOST_CHARACTERS:
-            problem = f"the text has {len(text)} characters; at most {MOST_CHARACTERS} are searched"
+        if len(text) > MAX_CHARACTERS:
+            problem = f"the text has {len(text)} characters; at most {MAX_CHARACTERS} are searched"
             self._send_json(HTTPStatus.BAD_REQUEST, {"error": problem})
             return
         if not any(self.server.has_table.glob("*.manifest")):
@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         started = time.perf_counter()
         try:
-            rows = ways[by](text, MOST_RESULTS)
+            rows = ways[by](text, MAX_RESULTS)
         except Exception as error:  # of pylance, which has no class of its own for errors
             self.log_error("search failed: %s", error)
             problem = {"error": f"the search has failed: {error}"[:300]}

@@ -14,7 +14,7 @@ from examples.pipeline.embedding import embed_texts, words_of
 TEXT_COLUMNS = ["title", "body"]
 RESULT_COLUMNS = ["id", "title", "body", "product", "state", "price", "updated_at"]
 PARTITIONS = 8
-LEAST_ROWS = 512
+MIN_ROWS = 512
 """With fewer, no index pays."""
 
 _WORDS = {
@@ -33,7 +33,7 @@ def create_indices(table: str) -> bool:
     ds = lance.dataset(table)
     if "embedding" not in ds.schema.names:
         return False
-    if ds.count_rows("embedding IS NOT NULL") < LEAST_ROWS:
+    if ds.count_rows("embedding IS NOT NULL") < MIN_ROWS:
         return False
     indexed = {
         column for describe_index in ds.describe_indices() for column in describe_index.field_names

@@ -19,7 +19,7 @@ from typing import Any
 from examples.pipeline.part import Part
 
 _LEASH = Path(__file__).with_name("leash.py")
-_MOST_SECONDS = 8.0
+_MAX_SECONDS = 8.0
 
 
 class PartError(Exception):
@@ -144,7 +144,7 @@ class Running:
     def _failed(self) -> None:
         self.kill()
         self.process = None
-        pause = min(2.0 ** (self._failures - 1), _MOST_SECONDS) if self._failures else 0.0
+        pause = min(2.0 ** (self._failures - 1), _MAX_SECONDS) if self._failures else 0.0
         self._failures += 1
         self._next_start = time.monotonic() + pause
 

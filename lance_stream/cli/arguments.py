@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lance_stream.dataset import Dataset
     from lance_stream.snapshot.resolving import VersionSpec
 
-_MOST_NAMES: Final = 20
+_MAX_NAMES: Final = 20
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,8 +83,8 @@ class TableArgument:
             newest = open_dataset(self.uri, branch, self.storage_options)
         except NotFoundError as error:
             if self.branch is None and (names := self.tables_in_it()):
-                rest = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-                error.add_note(f"The folder has tables: {', '.join(names[:_MOST_NAMES])}{rest}")
+                rest = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+                error.add_note(f"The folder has tables: {', '.join(names[:_MAX_NAMES])}{rest}")
             raise
         return checkout(newest, version)
 

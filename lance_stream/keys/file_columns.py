@@ -29,7 +29,7 @@ _PATH, _FIELDS, _COLUMNS = 1, 2, 3
 _FEW: Final = 64
 """Up to this number of fragments, all are decoded."""
 
-_MOST_KINDS: Final = 16
+_MAX_KINDS: Final = 16
 """After this number of kinds, the remaining fragments are all decoded."""
 
 
@@ -92,7 +92,7 @@ def file_columns(
     if len(positions) > _FEW:
         raws = [fragments.raws[index] for index in positions.tolist()]
         files = _PlainFiles.of(raws)
-        for _ in range(_MOST_KINDS):
+        for _ in range(_MAX_KINDS):
             if not len(files.owners):
                 break
             is_alike = files.are_like_first()

@@ -96,7 +96,7 @@ def find_matches(
     learner = None
     if unit.include_deleted:
         learner = BoundsLearner(fragment, unit.schema.fields_named(unit.columns[:num_keys]))
-    reads_all = unit.include_deleted or collector is not None or _most_live(fragment)
+    reads_all = unit.include_deleted or collector is not None or _is_mostly_live(fragment)
     keys_alone = replace(unit, columns=unit.columns[:num_keys])
     if reads_all:
         keys_alone = replace(keys_alone, include_deleted=True, system_columns=())
@@ -125,7 +125,7 @@ def find_matches(
     )
 
 
-def _most_live(fragment: Fragment) -> bool:
+def _is_mostly_live(fragment: Fragment) -> bool:
     """Return whether looking up the keys of deleted rows is cheaper than filtering these out."""
     file = fragment.deletion_file
     if file is None:

@@ -24,7 +24,7 @@ from lance_stream.keys.fragment_matches import (
 )
 from lance_stream.keys.index.key_index import (
     MAX_NEW_ROWS,
-    MOST_SAVED_ROWS,
+    MAX_SAVED_ROWS,
     KeyIndex,
     RowMatches,
     key_index_of,
@@ -121,7 +121,7 @@ class Threads:
             collectors = _collectors(index, [fragments[unit] for unit in group], is_worth_it)
             read = _read_keys([units[unit] for unit in group], lookup, len(on), collectors)
             index.add(collector for collector in collectors if collector is not None)
-            index.save(table, MOST_SAVED_ROWS)
+            index.save(table, MAX_SAVED_ROWS)
             for position, matches in zip(group, read, strict=True):
                 results[position] = matches
         index.save(table)
@@ -225,7 +225,7 @@ def _groups(
     group: list[int] = []
     num_rows = 0
     for position in np.flatnonzero(file_numbers < 0).tolist():
-        is_full = num_rows + fragments[position].physical_rows > MOST_SAVED_ROWS
+        is_full = num_rows + fragments[position].physical_rows > MAX_SAVED_ROWS
         if group and is_full and is_worth_it and index.can_save:
             yield group
             group, num_rows = [], 0
@@ -240,7 +240,7 @@ def _collectors(
 ) -> list[Collector | None]:
     """Return collectors for the keys of fragments that are read; None if not to be indexed."""
     collectors: list[Collector | None] = []
-    max_rows = MOST_SAVED_ROWS if index.can_save else MAX_NEW_ROWS
+    max_rows = MAX_SAVED_ROWS if index.can_save else MAX_NEW_ROWS
     num_remaining = min(max_rows, index.num_free_rows) if is_worth_it else 0
     for fragment in fragments:
         file = index.file_of(fragment) if 0 < fragment.physical_rows <= num_remaining else None

@@ -78,7 +78,7 @@ MIN_SPAN_OF_MATCHES: Final = 0.9
 MAX_EXPECTED_ROWS: Final = 1 << 10
 """Up to this many rows of a unit with row offsets are read before the filter is evaluated."""
 
-_LEAST_WIDTH: Final = 16
+_MIN_WIDTH: Final = 16
 """The assumed minimum size of a variable-width value, in bytes."""
 
 
@@ -542,7 +542,7 @@ class FragmentReader:
 
     def _default_batch_size(self, num_rows: int) -> int:
         width, num_unknown = self._width_of_row
-        width += _LEAST_WIDTH * num_unknown
+        width += _MIN_WIDTH * num_unknown
         if num_unknown:
             # The size of a stored row includes its variable-width values. It is not added to
             # `width`: counted twice, they would split pages in two, at one request per half.

@@ -49,7 +49,7 @@ from lance_stream.write.lineage_files import limit_of
 _BYTES_PER_RUN = 12
 """The approximate size of a run of row versions in bytes."""
 
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """The maximum size of new values for rows to stay in place: one array holds old and new values."""
 
 
@@ -122,7 +122,7 @@ def columns_that_may_stay(
         return ()  # old and new values together may be too many for the type of the indices
     if keep_old_values(table.manifest, ids_of(fields)):
         return ()
-    return fields if num_bytes <= _MOST_BYTES else ()
+    return fields if num_bytes <= _MAX_BYTES else ()
 
 
 def fragments_that_stay(
@@ -144,7 +144,7 @@ def fragments_that_stay(
     if not fields:
         return stays
     limit = limit_of(table)
-    most_lineage = sys.maxsize if limit is None else limit
+    max_lineage_bytes = sys.maxsize if limit is None else limit
     positions = table.manifest.fragments.index_by_id
     candidates: list[tuple[slice, Fragment, FragmentCosts]] = []
     done = 0
@@ -158,7 +158,10 @@ def fragments_that_stay(
             stays[part] = True
             continue
         costs = FragmentCosts.of(table, fragment, fields, offsets)
-        if _lineage_bytes(fragment, costs.num_runs) <= most_lineage and costs.is_cheaper_in_place:
+        if (
+            _lineage_bytes(fragment, costs.num_runs) <= max_lineage_bytes
+            and costs.is_cheaper_in_place
+        ):
             candidates.append(
                 (part, fragment, costs)
             )  # the sizes of columns may still tell against it

@@ -36,7 +36,7 @@ LAST_WORD: Final = (1 << 64) - 1
 BUNDLES_PER_BATCH: Final = 128
 """The maximum number of bundles in a portion. A range reads one or two bundles too many."""
 
-LEAST_ROWS: Final = 4096
+MIN_ROWS: Final = 4096
 """The minimum number of rows in a bundle, except for the last one of a portion."""
 
 _WORD: Final = "_lance_stream_word"
@@ -189,7 +189,7 @@ def _bundles(
             [*ordered.columns, pa.array(words)],
             schema=ordered.schema.append(pa.field(_WORD, pa.uint64())),
         )
-        size = max(LEAST_ROWS, -(-rows.num_rows // BUNDLES_PER_BATCH))
+        size = max(MIN_ROWS, -(-rows.num_rows // BUNDLES_PER_BATCH))
         for start in range(0, rows.num_rows, size):
             slice_ = whole.slice(start, size)
             stop = start + slice_.num_rows

@@ -259,7 +259,7 @@ def _changed_rows(
     if not copied_columns:
         return decision.changed[order], _taken(incoming.rows, decision.changed_rows[order])
     reading = read_rows(table, decision.changed, copied_columns, workers.read)
-    first = list(_up_to(_MOST_SORTED_BYTES, reading))
+    first = list(_up_to(_MAX_SORTED_BYTES, reading))
     joined = pa.Table.from_batches(first).combine_chunks().to_batches()
     if (
         not _can_be_mixed(table, copied_columns)
@@ -282,7 +282,7 @@ def _can_be_mixed(table: TableVersion, names: Sequence[str]) -> bool:
     return all(holds_only_nulls(field, table.file_version) for field in fields)
 
 
-_MOST_SORTED_BYTES: Final = 64 << 20
+_MAX_SORTED_BYTES: Final = 64 << 20
 """Stored values of the changed rows are sorted in memory up to this size."""
 
 

@@ -48,7 +48,7 @@ STORES: Final = "stores"
 VALUE_PREFIX: Final = "value:"
 _KEY_PREFIX: Final = "key:"
 
-_LEAST_BYTES_OF_A_ROW: Final = 8
+_MIN_BYTES_OF_A_ROW: Final = 8
 """The size of a deletion time in bytes."""
 
 MAX_CACHED_BYTES: Final = 256 << 20
@@ -173,7 +173,7 @@ def decode_deletes(data: bytes, names: Sequence[str], num_rows: int) -> pa.Recor
         CorruptDataError: The file is damaged, or contains something else.
     """
     try:
-        batch = read_only_batch(data, None, len(data) // _LEAST_BYTES_OF_A_ROW)
+        batch = read_only_batch(data, None, len(data) // _MIN_BYTES_OF_A_ROW)
     except CorruptDataError as error:
         raise CorruptDataError(f"a file of remembered deletes is damaged: {error}") from error
     values = [name for name in batch.schema.names if name.startswith(VALUE_PREFIX)]

@@ -20,11 +20,11 @@ class TestsByLine:
 
     Args:
         folder: What `contexts.py` has recorded.
-        most_seconds: The CPU seconds of one mutation's tests, at most.
+        max_seconds: The CPU seconds of one mutation's tests, at most.
     """
 
-    def __init__(self, folder: Path, most_seconds: float) -> None:
-        self._most_seconds = most_seconds
+    def __init__(self, folder: Path, max_seconds: float) -> None:
+        self._max_seconds = max_seconds
         self.costs: dict[str, float] = {}
         for path in folder.glob("seconds.*"):
             self.costs |= json.loads(path.read_text())
@@ -45,7 +45,7 @@ class TestsByLine:
             names = set().union(*lines.values())
         ordered = self._in_order(names & self.costs.keys(), mutation.path)
         total = list(accumulate(map(self.costs.__getitem__, ordered)))
-        number = max(FIRST_TESTS, bisect.bisect(total, self._most_seconds))
+        number = max(FIRST_TESTS, bisect.bisect(total, self._max_seconds))
         return Plan(mutation, ordered[:number], is_at_import)
 
     @functools.cache  # noqa: B019  # there is one object

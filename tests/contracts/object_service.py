@@ -52,7 +52,7 @@ class ObjectService:
         before: Called with a request's kind and key before it is answered; may raise.
         after: The same once it is done: an error here is an answer that got lost.
         seconds: How long each answer takes.
-        most_at_once: So many requests were under way at once.
+        max_at_once: So many requests were under way at once.
         uploads: The parts of those that were begun, and neither finished nor aborted.
     """
 
@@ -63,7 +63,7 @@ class ObjectService:
     before: Watch = lambda _kind, _key: None
     after: Watch = lambda _kind, _key: None
     seconds: float = 0.0
-    most_at_once: int = 0
+    max_at_once: int = 0
     uploads: dict[int, dict[int, bytes]] = field(default_factory=dict)
     _num_under_way: int = 0
 
@@ -153,7 +153,7 @@ class ObjectService:
     async def _answer(self, kind: str, key: str, do: Callable[[], bytes]) -> bytes:
         """Do what is asked; a request counts whatever becomes of it."""
         self._num_under_way += 1
-        self.most_at_once = max(self.most_at_once, self._num_under_way)
+        self.max_at_once = max(self.max_at_once, self._num_under_way)
         data = b""
         try:
             self.before(kind, key)

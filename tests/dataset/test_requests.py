@@ -412,9 +412,9 @@ def test_manifests_are_read_in_parallel(
     columns = FeedColumns(followed.table(), None)
     end = followed.advance(Position(1), Limits(versions=1))
     service.clear()
-    service.seconds, service.most_at_once = 0.02, 0
+    service.seconds, service.max_at_once = 0.02, 0
     assert len(followed.units(Position(1), end, lambda _last: columns)) == 1
     assert service.kinds()["get"] <= 2 * ds.version, "each manifest once, with its transaction"
-    assert service.most_at_once > 4
+    assert service.max_at_once > 4
     shared = {id(columns.ids_in(followed.table(number))) for number in range(2, ds.version + 1)}
     assert len(shared) == 1, "versions with the same columns take no memory for them"

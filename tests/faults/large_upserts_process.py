@@ -78,7 +78,7 @@ def apply(uri: str, number: int) -> None:
     """Apply a batch as a large one."""
     table, rows = lance_stream.open_dataset(uri).table, rows_of(number)
     if number:  # the first one has new rows only
-        for name, value in (("LEAST_ROWS", 1), ("BUNDLES_PER_BATCH", 8)):
+        for name, value in (("MIN_ROWS", 1), ("BUNDLES_PER_BATCH", 8)):
             setattr(staged_files, name, value)
     staged = []
     try:

@@ -14,13 +14,13 @@ from tests.oracle.type_cases import COLUMNS, SHAPES, Shape
 
 VERSIONS = (FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2)
 SHAPES_READ = ("no nulls", "few distinct", "long runs", "constant", "wide")
-MOST_ROUNDS = 2
+MAX_ROUNDS = 2
 
 
-def most_rounds(arrow: pa.DataType, version: FileVersion) -> int:
+def max_rounds(arrow: pa.DataType, version: FileVersion) -> int:
     """Two, but lists of 2.0 have the offsets of the next level in a column of their own."""
     levels = list_levels(arrow) if version is FileVersion.V2_0 else 0
-    return max(MOST_ROUNDS, levels + 1)
+    return max(MAX_ROUNDS, levels + 1)
 
 
 def list_levels(arrow: pa.DataType) -> int:
@@ -66,7 +66,7 @@ def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> N
             assert len(taken) == len(offsets)
             counted += 1
             rounds = len(reading.rounds) - opened
-            if rounds > most_rounds(column.arrow, version):
+            if rounds > max_rounds(column.arrow, version):
                 too_many.append(f"{column.name}: {rounds}")
     assert counted > 30
     assert not too_many

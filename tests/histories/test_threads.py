@@ -10,10 +10,10 @@ from tests.histories.steps import Step, step
 
 LIMITS = {
     "keys.index.run_format.CHUNK_ROWS": 16,
-    "keys.index.key_index.LEAST_SAVED_ROWS": 20,
-    "keys.index.key_index.LEAST_SHARED_ROWS": 1,
-    "keys.index.key_index.MOST_SAVED_ROWS": 40,
-    "keys.index.key_index.MOST_MERGED_KEYS": 200,
+    "keys.index.key_index.MIN_SAVED_ROWS": 20,
+    "keys.index.key_index.MIN_SHARED_ROWS": 1,
+    "keys.index.key_index.MAX_SAVED_ROWS": 40,
+    "keys.index.key_index.MAX_MERGED_KEYS": 200,
 }
 
 

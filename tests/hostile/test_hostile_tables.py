@@ -16,7 +16,7 @@ from tests.sampling import ALL_CASES
 from tests.servers.buckets import Bucket
 
 MORE = 40 if ALL_CASES else 1
-LEAST_SHARE = 0.2
+MIN_SHARE = 0.2
 """So many of all verbs at least are answered, and as many refused: else nothing was tested."""
 
 
@@ -37,8 +37,8 @@ def check_attack(
     endings = json.loads(done.stdout.splitlines()[-1])
     total = sum(endings.values())
     assert total >= 20 * rounds
-    assert endings["answered"] >= LEAST_SHARE * total
-    assert endings["refused"] >= LEAST_SHARE / 4 * total
+    assert endings["answered"] >= MIN_SHARE * total
+    assert endings["refused"] >= MIN_SHARE / 4 * total
 
 
 def test_hostile_tables_in_memory_do_no_harm(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def use_small_runs(set_attribute: SetAttribute) -> None:
     for module in (run_format, run_files, run_merging):
         set_attribute(module, "CHUNK_ROWS", 16)
     set_attribute(run_files, "_MANY_CHUNKS", 1)
-    set_attribute(key_index, "LEAST_SAVED_ROWS", 50)
-    set_attribute(key_index, "LEAST_SHARED_ROWS", 1)
-    set_attribute(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    set_attribute(key_index, "MIN_SAVED_ROWS", 50)
+    set_attribute(key_index, "MIN_SHARED_ROWS", 1)
+    set_attribute(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
     set_attribute(sorted_words, "MANY_WORDS", 1)
 
 

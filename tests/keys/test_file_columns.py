@@ -55,13 +55,13 @@ def some_fragment(dice: random.Random, number: int) -> bytes:
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize("most_kinds", [1, 16])
-def test_columns_equal_decoded_fragments(most_kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("max_kinds", [1, 16])
+def test_columns_equal_decoded_fragments(max_kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns are read from the encoded bytes of many fragments at once, which must agree with
     decoding each of them.
     """
-    monkeypatch.setattr(module, "_MOST_KINDS", most_kinds)
-    dice = random.Random(most_kinds)
+    monkeypatch.setattr(module, "_MAX_KINDS", max_kinds)
+    dice = random.Random(max_kinds)
     num_present = 0
     for _ in range(10):
         fragments = FragmentList(some_fragment(dice, number) for number in range(200))

@@ -208,7 +208,7 @@ def test_compiled_loops_agree_with_pylance(
     version: FileVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With them, strings that suit FSST are written by it unasked."""
-    monkeypatch.setattr(choose_strings, "LEAST_FSST_BYTES", 1)
+    monkeypatch.setattr(choose_strings, "MIN_FSST_BYTES", 1)
     table = table_of({})
     ours, theirs = tmp_path / "ours.lance", tmp_path / "theirs.lance"
     write_by_pylance(table.to_batches(), theirs, version)

@@ -29,7 +29,7 @@ def test_upserts_find_every_key_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pylance changes the table between the upserts."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")
     model = dict.fromkeys(range(30), 0)
@@ -78,7 +78,7 @@ def test_an_index_is_right_beside_pylance(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compactions of ours carry the index over; pylance changes and compacts the table, too."""
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 + 20 * (seed % 2))
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", 1 + 20 * (seed % 2))
     dice = np.random.default_rng(seed)
     uri = str(tmp_path / "t")
     model = dict.fromkeys(range(60), 0)

@@ -135,7 +135,7 @@ def test_readers_share_the_request_limit(service: ObjectService, small_pieces: i
     service.seconds = 0.002
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: store.read("a"), range(8)))
-    assert service.most_at_once == 5
+    assert service.max_at_once == 5
 
 
 def test_the_first_error_cancels_other_requests(service: ObjectService, small_pieces: int) -> None:

@@ -76,7 +76,7 @@ def test_unsorted_large_values_keep_their_rows(
     swapped between rows.
     """
     expected = sorted(lived(3, ["id", "x"]).scan(with_row_id=True).read_all().to_pylist(), key=str)
-    monkeypatch.setattr(row_writer, "_MOST_SORTED_BYTES", 200)
+    monkeypatch.setattr(row_writer, "_MAX_SORTED_BYTES", 200)
     ds = lived(3, ["id", "x"])
     records = ds.scan(with_row_id=True, with_row_versions=True).read_all()
     assert sorted(records.select([*SCHEMA.names, "_rowid"]).to_pylist(), key=str) == expected

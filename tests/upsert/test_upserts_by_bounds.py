@@ -148,7 +148,7 @@ def test_dead_rows_are_not_matched() -> None:
 
 def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A restarted stream should not read the keys of the whole table again."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     assert table.store.exists(key_bounds_path(table.schema.fields[0].id))
     cached_key_bounds._columns.clear()
@@ -160,7 +160,7 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is re-created at the same location has other files with other names."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()
     old = upsert(old, rows(-1, 0), ON_ID).table
     path = key_bounds_path(old.schema.fields[0].id)
@@ -175,7 +175,7 @@ def test_unwritable_bounds_do_not_fail_upserts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some users may write data but not the package's own directory, and bounds only save time."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
 
     def refuse(call: str, path: str) -> None:
         if "_lance_stream/key_bounds" in path:
@@ -212,7 +212,7 @@ def test_upserts_match_a_dictionary(
     kind: str, seed: int, remembered_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result must not depend on the table's history or on how many keys fit in memory."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 20_000)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 20_000)
     monkeypatch.setattr(key_index, "MAX_BYTES", remembered_bytes)
     monkeypatch.setattr(key_index, "_FORGET_FROM", 3)
     key_index.clear_key_indices()

@@ -222,7 +222,7 @@ def _is_nan(node: Node, values: Sequence[Datum]) -> Datum:
     return pc.fill_null(pc.is_nan(value), False)
 
 
-_MOST_DIGITS: Final = 400
+_MAX_DIGITS: Final = 400
 """More digits than any number has, before or after the decimal point."""
 
 
@@ -233,7 +233,7 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
     digits = 0 if len(values) == 1 else _constant(node, values[1])
     if not isinstance(digits, int):
         raise refuse(node, "takes an integer as the number of digits")
-    digits = max(-_MOST_DIGITS, min(digits, _MOST_DIGITS))
+    digits = max(-_MAX_DIGITS, min(digits, _MAX_DIGITS))
     if is_float(value.type):
         return _map_values(
             value, lambda number: _rounded_float(number, digits, value.type), value.type

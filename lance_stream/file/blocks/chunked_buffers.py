@@ -16,7 +16,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.file.blocks.data_blocks import Words
 from lance_stream.file.blocks.scattered_bytes import gather
 
-LEAST_BYTES_FOR_HUGE_PAGES = 1 << 25
+MIN_BYTES_FOR_HUGE_PAGES = 1 << 25
 """Buffers of at least this size are allocated by the system; numpy requests huge pages for them,
 Arrow does not."""
 
@@ -133,7 +133,7 @@ def slices_joined(data: Bytes, starts: Counts, stops: Counts) -> Bytes:
         ascends
         and is_inside
         and num_regular < len(starts) // 2
-        and num_bytes < LEAST_BYTES_FOR_HUGE_PAGES
+        and num_bytes < MIN_BYTES_FOR_HUGE_PAGES
     ):
         return gather(data, starts, stops)[1]
     whole = np.empty(num_bytes, dtype=np.uint8)

@@ -27,7 +27,7 @@ S = TypeVar("S", bound=np.generic)
 VALUES = 1024
 ORDER = (0, 4, 2, 6, 1, 5, 3, 7)
 
-_LEAST_NARROWING = 4
+_MIN_NARROWING = 4
 """Values that fit into words narrower by this factor are packed in those; halves do not pay."""
 
 
@@ -179,7 +179,7 @@ def _narrow_word(
         (candidate for candidate in WORDS.values() if bits_per_packed <= candidate.itemsize * 8),
         word,
     )
-    return fits if fits.itemsize * _LEAST_NARROWING <= word.itemsize else word
+    return fits if fits.itemsize * _MIN_NARROWING <= word.itemsize else word
 
 
 def _row(values: npt.NDArray[S], row: int, lanes: int) -> npt.NDArray[S]:

@@ -52,10 +52,10 @@ from lance_stream.file.compression.fsst_matching import (
 from lance_stream.file.compression.fsst_symbols import SymbolTable
 from lance_stream.file.compression.fsst_training import train
 
-LEAST_CODES_FOR_PAIRS = 1 << 20
+MIN_CODES_FOR_PAIRS = 1 << 20
 """The least size for which the table of pairs, which takes 2 to 4 milliseconds, saves time."""
 
-LEAST_SLICE_BYTES = 256
+MIN_SLICE_BYTES = 256
 """Shorter slices between escapes are not copied individually."""
 
 MIN_BYTES = 16 * 1024
@@ -224,7 +224,7 @@ def decode(block: VariableWidthBlock, table: SymbolTable) -> VariableWidthBlock:
         codes = codes.copy()
         codes[escapes + 1] = ESCAPE  # empty until the bytes are inserted
     is_large = len(codes) * MAX_SYMBOL_BYTES > INT32_MAX
-    if len(codes) < LEAST_CODES_FOR_PAIRS or is_large:
+    if len(codes) < MIN_CODES_FOR_PAIRS or is_large:
         ends, data = _take_strings(codes, _single_codes(table, is_large=is_large))
         offsets, positions = ends.take(block.offsets), ends.take(escapes)
     else:
@@ -247,7 +247,7 @@ def _decoded_by_loop(
 ) -> VariableWidthBlock:
     codes, stored = np.ascontiguousarray(codes), np.require(block.offsets, requirements=["C", "A"])
     symbols, lengths = _symbol_arrays(table)
-    most = int(kernels.most_bytes(codes, lengths))
+    most = int(kernels.max_bytes(codes, lengths))
     is_large = block.offsets.dtype == np.int64 or most > INT32_MAX
     data = np.empty(most + MAX_SYMBOL_BYTES, np.uint8)
     offsets = np.empty(len(block.offsets), INT64 if is_large else INT32)
@@ -289,7 +289,7 @@ def _escapes(codes: Bytes) -> Positions:
 
 def _with_literals(data: Bytes, positions: Positions, literals: Bytes) -> Bytes:
     """Insert bytes at positions: slice by slice if there are few."""
-    if len(positions) * LEAST_SLICE_BYTES > len(data):
+    if len(positions) * MIN_SLICE_BYTES > len(data):
         return np.insert(data, positions, literals)
     source, single = data.data, literals.data
     bounds = [0, *positions.tolist(), len(data)]

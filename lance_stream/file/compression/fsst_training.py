@@ -24,7 +24,7 @@ from lance_stream.file.compression.fsst_matching import (
 )
 
 MAX_SYMBOLS = 255
-LEAST_COUNTS = (1, 1, 2, 3, 0)
+MIN_COUNTS = (1, 1, 2, 3, 0)
 """How often a candidate must occur in each round but the last, which joins none."""
 
 SINGLE_BYTE_WORTH = 8
@@ -45,19 +45,19 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
     """
     symbols, sizes = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     best, least = (symbols, sizes), 2 * len(sample.data)
-    for least_count in (*LEAST_COUNTS, None):
+    for min_count in (*MIN_COUNTS, None):
         entries = Matcher(symbols, sizes).match(sample)
         positions = np.flatnonzero(entries)
         entries = entries[positions]
         num_bytes = len(entries) + int(np.count_nonzero(entries & 0xFF == ESCAPE))
         if num_bytes < least:
             best, least = (symbols, sizes), num_bytes
-        if least_count is not None:
+        if min_count is not None:
             lengths = (entries >> 8).astype(np.int64)
             symbols, sizes = _best(
-                *_candidates(sample, positions, lengths, joins=least_count > 0),
+                *_candidates(sample, positions, lengths, joins=min_count > 0),
                 terminator,
-                least_count,
+                min_count,
             )
     return *best, least
 
@@ -88,7 +88,7 @@ def _candidates(
 
 
 def _best(
-    candidates: Symbols, sizes: Positions, terminator: int, least_count: int
+    candidates: Symbols, sizes: Positions, terminator: int, min_count: int
 ) -> tuple[Symbols, Positions]:
     order = np.lexsort((sizes, candidates))
     candidates, sizes = candidates[order], sizes[order]
@@ -98,7 +98,7 @@ def _best(
     candidates, sizes = candidates[heads], sizes[heads]
     inside = np.arange(MAX_SYMBOL_BYTES) < sizes[:, None]
     is_terminator = candidates.view(np.uint8).reshape(-1, MAX_SYMBOL_BYTES) == terminator
-    fits = (sizes == 1) | ~(is_terminator & inside).any(axis=1) & (counts >= least_count)
+    fits = (sizes == 1) | ~(is_terminator & inside).any(axis=1) & (counts >= min_count)
     candidates, sizes, counts = candidates[fits], sizes[fits], counts[fits]
     worth = counts * np.where(sizes == 1, SINGLE_BYTE_WORTH, sizes)
     order = np.argsort(-worth, kind="stable")

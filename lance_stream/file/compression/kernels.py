@@ -49,7 +49,7 @@ _I32, _I64 = types.int32, types.int64
 
 
 @_compiled(_I64(_src(_U8), _src(_U8)))  # type: ignore[untyped-decorator]  # of numba
-def most_bytes(codes: Any, lengths: Any) -> Any:
+def max_bytes(codes: Any, lengths: Any) -> Any:
     """Return the maximum number of bytes of decoded FSST codes.
 
     The byte after an escape is counted as a code, too.
@@ -79,8 +79,8 @@ def decode(
         codes: u8; the encoded values.
         offsets: (num_values + 1,) the end of each value after a 0.
         symbols: (256, 8) u8, padded.
-        lengths: As in `most_bytes`.
-        data: u8, to fill; `most_bytes` and 8 more.
+        lengths: As in `max_bytes`.
+        data: u8, to fill; `max_bytes` and 8 more.
         decoded_offsets: (num_values + 1,) to fill.
 
     Returns:

@@ -45,7 +45,7 @@ MAX_COLUMNS: Final = 64
 MAX_FILE_BYTES: Final = 64 << 20
 MAX_FILE_ENTRIES: Final = 1 << 18
 
-LEAST_UNSAVED_WORK: Final = 1 << 20
+MIN_UNSAVED_WORK: Final = 1 << 20
 """The file is rewritten when `unsaved_work` exceeds this and an eighth of `saved_work`."""
 
 _DIGEST_BYTES: Final = 32
@@ -116,7 +116,7 @@ def save_key_bounds(table: TableVersion, bounds: KeyBounds) -> None:
     fragments = table.manifest.fragments
     for column in bounds.columns:
         column.forget_others(fragments)
-        if column.unsaved_work > max(LEAST_UNSAVED_WORK, column.saved_work // 8):
+        if column.unsaved_work > max(MIN_UNSAVED_WORK, column.saved_work // 8):
             write_bounds(table.store, column, fragments)
 
 

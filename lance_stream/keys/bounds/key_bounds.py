@@ -57,7 +57,7 @@ _ROWS_FOR_A_FILE: Final = 1 << 14
 _SAMPLE_KEYS: Final = 512
 # The maximum number of pairs of a key and a box that are compared at a time, and in total.
 _PAIRS_AT_ONCE: Final = 1 << 20
-_MOST_PAIRS: Final = 1 << 25
+_MAX_PAIRS: Final = 1 << 25
 
 
 class FileBounds(NamedTuple):
@@ -431,7 +431,7 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
     narrowest = np.argmin(sizes, axis=0)
     may = np.ones(len(positions), np.bool_)
     ranks = [_ranks(side.order) for side in sides]
-    pairs_remaining = _MOST_PAIRS
+    pairs_remaining = _MAX_PAIRS
     for at, side in enumerate(sides):
         # The boxes whose narrowest side is this column, in groups of limited size.
         mine = np.flatnonzero(narrowest == at)

@@ -66,25 +66,25 @@ MAX_BYTES: Final = 256 << 20
 MAX_NEW_ROWS: Final = 2 << 20
 """The maximum number of rows that one lookup adds to the index if they must stay in memory."""
 
-LEAST_SAVED_ROWS: Final = 1 << 20
+MIN_SAVED_ROWS: Final = 1 << 20
 """The minimum number of rows in memory for which a run is written."""
 
-MOST_SAVED_ROWS: Final = 4 << 20
+MAX_SAVED_ROWS: Final = 4 << 20
 """The approximate maximum number of rows in a run that is written from memory."""
 
-LEAST_SHARED_ROWS: Final = 1 << 19
+MIN_SHARED_ROWS: Final = 1 << 19
 """Before reading this number of rows, a process checks whether another one has saved their keys."""
 
-MOST_MERGED_KEYS: Final = 16 << 20
+MAX_MERGED_KEYS: Final = 16 << 20
 """The maximum number of keys in a merged run."""
 
 LOOKUPS_BEFORE_RETRY: Final = 16
 """The number of lookups between a failed write of a run and the next attempt."""
 
 # Runs in memory are merged up to this many keys: merging takes several times their memory.
-_MOST_MERGED_IN_MEMORY: Final = 2 << 20
+_MAX_MERGED_IN_MEMORY: Final = 2 << 20
 # Smaller runs in memory are of one tier.
-_LEAST_IN_MEMORY: Final = 1 << 14
+_MIN_IN_MEMORY: Final = 1 << 14
 
 _SEARCHING_THREADS: Final = 2
 
@@ -312,7 +312,7 @@ class KeyIndex:
             self._num_lookups += 1
             self._forget_unused(num_fragments)
             unknown = [file for file in files if file and file not in self._number_of]
-        if sum(file.num_rows for file in unknown) >= LEAST_SHARED_ROWS:
+        if sum(file.num_rows for file in unknown) >= MIN_SHARED_ROWS:
             self.refresh(store)
         with self._lock:
             snapshot = self._snapshot(files)
@@ -370,7 +370,7 @@ class KeyIndex:
             parts: All keys of these files; rows are numbered in the order of the files.
             seeds: The seeds of the hashes.
         """
-        if sum(file.num_rows for file in files) >= LEAST_SAVED_ROWS:
+        if sum(file.num_rows for file in files) >= MIN_SAVED_ROWS:
             run = run_files.write_run(store, self.columns(seeds), files, parts)
             if run is not None:
                 with self._lock:
@@ -402,8 +402,8 @@ class KeyIndex:
         """Return a group of runs in memory to merge; None if there is none."""
         groups = groups_to_merge(
             [(run, len(run.words)) for run in self._runs],
-            least_keys=_LEAST_IN_MEMORY,
-            most_keys=_MOST_MERGED_IN_MEMORY,
+            min_keys=_MIN_IN_MEMORY,
+            max_keys=_MAX_MERGED_IN_MEMORY,
         )
         return next((group for group in groups if len(group) > 1), None)
 
@@ -520,16 +520,16 @@ class KeyIndex:
                 del self._number_of[file]
                 self._saved_files.discard(file)
 
-    def save(self, table: TableVersion, least_rows: int | None = None) -> None:
+    def save(self, table: TableVersion, min_rows: int | None = None) -> None:
         """Write the keys in memory as a run, if there are enough.
 
         Args:
             table: The version of the lookup.
-            least_rows: The minimum number of keys; `LEAST_SAVED_ROWS` by default.
+            min_rows: The minimum number of keys; `MIN_SAVED_ROWS` by default.
         """
-        least_rows = LEAST_SAVED_ROWS if least_rows is None else least_rows
+        min_rows = MIN_SAVED_ROWS if min_rows is None else min_rows
         with self._lock:
-            if not self.can_save or sum(len(run.words) for run in self._runs) < least_rows:
+            if not self.can_save or sum(len(run.words) for run in self._runs) < min_rows:
                 return
             if self._save_memory(table.store):
                 self._compact(table)
@@ -561,9 +561,9 @@ class KeyIndex:
         table_files = set(filter(None, map(self.covered_by, table.manifest.fragments)))
         for group in groups_to_merge(
             [(run, run.footer.num_keys) for run in runs],
-            least_keys=LEAST_SAVED_ROWS,
-            most_keys=MOST_MERGED_KEYS,
-            merges_all=num_keys > 2 * num_rows + LEAST_SAVED_ROWS,
+            min_keys=MIN_SAVED_ROWS,
+            max_keys=MAX_MERGED_KEYS,
+            merges_all=num_keys > 2 * num_rows + MIN_SAVED_ROWS,
         ):
             self._merge_all(table.store, group, table_files)
 

@@ -35,7 +35,7 @@ from lance_stream.table.fragments.fragment import Fragment
 
 _log = logging.getLogger("lance_stream.compaction")
 
-MOST_COPIED: Final = 8
+MAX_COPIED: Final = 8
 """A run is skipped if more than this many keys would have to be copied per key to carry over."""
 
 
@@ -108,7 +108,7 @@ def _memories(table: TableVersion, groups: Sequence[RewrittenFiles]) -> list[Key
     if indices:
         return indices
     num_rows = sum(row.physical_rows for group in groups for row in group.rows)
-    if num_rows < key_index.LEAST_SHARED_ROWS:
+    if num_rows < key_index.MIN_SHARED_ROWS:
         return []
     fields = {field.id: field for field in table.schema.fields}
     by_fields: dict[tuple[int, ...], KeyIndex] = {}
@@ -128,7 +128,7 @@ def _carry(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenFile
     """Add the keys of new files to the index of one set of key columns."""
     covered = [memory.covered_by(fragment) for group in groups for fragment in group.old]
     unknown = [file for file in covered if file is not None and not memory.knows(file)]
-    if sum(file.num_rows for file in unknown) >= key_index.LEAST_SHARED_ROWS:
+    if sum(file.num_rows for file in unknown) >= key_index.MIN_SHARED_ROWS:
         memory.refresh(table.store)
     _read_few(memory, table, groups)
     while True:
@@ -246,7 +246,7 @@ def _carried(
         rows = [row.physical_rows for row in group.rows]
         if (
             usable.issuperset(numbers_of_group)
-            and sum(rows) <= key_index.MOST_MERGED_KEYS
+            and sum(rows) <= key_index.MAX_MERGED_KEYS
             and rows == [file.num_rows for file in old if file is not None]
             and None not in new
         ):
@@ -285,6 +285,6 @@ def _usable_runs(
     usable = []
     for run in snapshot.saved:
         num_carried = sum(rows_of.get(number, 0) for number in run.numbers.tolist() if number >= 0)
-        if run.footer.columns == columns and run.num_missing <= MOST_COPIED * num_carried:
+        if run.footer.columns == columns and run.num_missing <= MAX_COPIED * num_carried:
             usable.append(run)
     return usable

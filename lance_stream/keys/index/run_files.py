@@ -55,7 +55,7 @@ MAX_HITS: Final = 1 << 22
 A run in which all keys are equal would need memory for all of its rows.
 """
 
-_MOST_OF_FREE: Final = 0.5
+_MAX_OF_FREE: Final = 0.5
 """The maximum fraction of the free space in the temporary directory that a copy may take."""
 
 _MAX_RUNS: Final = 1 << 12
@@ -424,7 +424,7 @@ def open_run(path: str, footer: RunFooter, num_open: int) -> IndexRun | None:
 
 def _has_room(num_bytes: int) -> bool:
     """Return whether the temporary directory has room for a copy."""
-    return num_bytes <= _MOST_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
+    return num_bytes <= _MAX_OF_FREE * shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def delete_runs(store: Store, paths: Iterable[str]) -> None:

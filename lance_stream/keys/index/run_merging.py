@@ -66,26 +66,26 @@ class RenumberedKeys(NamedTuple):
 
 
 def groups_to_merge(
-    runs: Iterable[tuple[T, int]], *, least_keys: int, most_keys: int, merges_all: bool = False
+    runs: Iterable[tuple[T, int]], *, min_keys: int, max_keys: int, merges_all: bool = False
 ) -> list[tuple[T, ...]]:
     """Return the groups of runs to merge: the policy of every merge.
 
     Args:
         runs: The runs, with their numbers of keys.
-        least_keys: Runs with fewer keys share the lowest tier.
-        most_keys: The maximum number of keys in a merged run.
+        min_keys: Runs with fewer keys share the lowest tier.
+        max_keys: The maximum number of keys in a merged run.
         merges_all: Whether to merge tiers with few runs, too, because most keys belong to files
             that no longer exist.
     """
     tiers: dict[int, list[tuple[T, int]]] = {}
     for run, num_keys in sorted(runs, key=lambda sized: sized[1]):
-        tier = max(num_keys // least_keys, 1).bit_length() // 2
+        tier = max(num_keys // min_keys, 1).bit_length() // 2
         tiers.setdefault(tier, []).append((run, num_keys))
     return [
         group
         for tier_runs in tiers.values()
         if merges_all or len(tier_runs) >= RUNS_OF_A_TIER
-        for group in in_groups(tier_runs, most_keys)
+        for group in in_groups(tier_runs, max_keys)
     ]
 
 

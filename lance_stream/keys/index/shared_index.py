@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, TypeVar
 from lance_stream.caches import Cache
 from lance_stream.keys.index import run_files
 from lance_stream.keys.index.key_index import (
-    LEAST_SAVED_ROWS,
-    MOST_MERGED_KEYS,
-    MOST_SAVED_ROWS,
+    MAX_MERGED_KEYS,
+    MAX_SAVED_ROWS,
+    MIN_SAVED_ROWS,
     KeyIndex,
 )
 from lance_stream.keys.index.run_format import RunFooter
@@ -60,14 +60,14 @@ class SharedIndex(NamedTuple):
         for index, fragment in enumerate(table.manifest.fragments):
             file = keys.covered_by(fragment)
             is_new = file is not None and file not in indexed
-            if is_new and 0 < fragment.physical_rows <= MOST_SAVED_ROWS:
+            if is_new and 0 < fragment.physical_rows <= MAX_SAVED_ROWS:
                 missing.append((index, fragment.physical_rows))
         return missing
 
     def to_merge(self) -> list[tuple[str, ...]]:
         """Return the groups of runs to merge."""
         sized = [(path, footer.num_keys) for path, footer in self.runs.items()]
-        groups = groups_to_merge(sized, least_keys=LEAST_SAVED_ROWS, most_keys=MOST_MERGED_KEYS)
+        groups = groups_to_merge(sized, min_keys=MIN_SAVED_ROWS, max_keys=MAX_MERGED_KEYS)
         return [group for group in groups if len(group) > 1]
 
 
@@ -117,7 +117,7 @@ def index_keys(
         table: The version.
         on: Names of the key columns.
         seeds: The seeds of the index.
-        positions: The positions of the fragments in the version; about `MOST_SAVED_ROWS` rows.
+        positions: The positions of the fragments in the version; about `MAX_SAVED_ROWS` rows.
 
     Raises:
         BadDataError: Keys cannot be read.
@@ -132,7 +132,7 @@ def index_keys(
         for batch in read_unit(unit_of(table, index, columns=tuple(on), include_deleted=True)):
             collector.add_keys(batch.columns)
         keys.add([collector])
-    keys.save(table, least_rows=1)
+    keys.save(table, min_rows=1)
 
 
 def merge_runs(

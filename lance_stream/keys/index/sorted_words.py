@@ -17,7 +17,7 @@ MANY_WORDS: Final = 1 << 20
 """The minimum number of words for which a table of parts pays off."""
 
 _WORDS_OF_PART: Final = 32
-_MOST_OF_PART: Final = 1 << 12
+_MAX_OF_PART: Final = 1 << 12
 _AT_ONCE: Final = 1 << 13
 
 
@@ -89,7 +89,7 @@ class SortedWords:
         positions: Positions = begins[parts].astype(np.int64)
         stops: Positions = begins[parts + 1].astype(np.int64)
         most = int((stops - positions).max())
-        if most > _MOST_OF_PART:  # the words are distributed unevenly, as numbers may be
+        if most > _MAX_OF_PART:  # the words are distributed unevenly, as numbers may be
             return np.searchsorted(words, targets, "left")
         # Binary search in all parts at the same time, with halving steps.
         step = 1 << most.bit_length() >> 1

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.bounds.cached_key_bounds import inherit_key_bounds
-from lance_stream.keys.index.key_index import MOST_SAVED_ROWS
+from lance_stream.keys.index.key_index import MAX_SAVED_ROWS
 from lance_stream.keys.index.remap_keys import RewrittenFiles, remap_keys
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
@@ -178,7 +178,7 @@ def prepare(
         for positions, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
             groups.append(_group(table, positions, task, new))
-            if _num_written(groups[num_remapped:]) >= MOST_SAVED_ROWS:
+            if _num_written(groups[num_remapped:]) >= MAX_SAVED_ROWS:
                 remap_keys(table, [group.rewritten_files for group in groups[num_remapped:]])
                 num_remapped = len(groups)
         remap_keys(table, [group.rewritten_files for group in groups[num_remapped:]])

@@ -72,7 +72,7 @@ class IndexFile:
         fields = [self.fields[name] for name in names]
         return answer(self._reader.read(fields, self._column_by_field_id, start, stop), read_ranges)
 
-    def whole(self, read_ranges: ReadRanges, most_bytes: int, *names: str) -> list[pa.Array]:
+    def whole(self, read_ranges: ReadRanges, max_bytes: int, *names: str) -> list[pa.Array]:
         """Return all rows of columns.
 
         A small file can contain a long string that many rows repeat, so columns of variable width
@@ -80,7 +80,7 @@ class IndexFile:
 
         Args:
             read_ranges: Reads the file.
-            most_bytes: The maximum size of the columns in memory.
+            max_bytes: The maximum size of the columns in memory.
             *names: The columns.
 
         Raises:
@@ -92,11 +92,11 @@ class IndexFile:
             return self.read(read_ranges, 0, self.num_rows, *names)
         columns: list[list[pa.Array]] = []
         num_bytes = 0
-        for group in self.groups(read_ranges, np.arange(self.num_rows), most_bytes, *names):
+        for group in self.groups(read_ranges, np.arange(self.num_rows), max_bytes, *names):
             num_bytes += sum(int(array.nbytes) for array in group)
-            if num_bytes > most_bytes:
+            if num_bytes > max_bytes:
                 raise UnsupportedFeatureError(
-                    f"the columns {list(names)} of an index take more than {most_bytes} bytes"
+                    f"the columns {list(names)} of an index take more than {max_bytes} bytes"
                 )
             columns.append(group)
         if not columns:
@@ -104,9 +104,9 @@ class IndexFile:
         return [pa.concat_arrays(arrays) for arrays in zip(*columns, strict=True)]
 
     def groups(
-        self, read_ranges: ReadRanges, rows: Positions, most_bytes: int, *names: str
+        self, read_ranges: ReadRanges, rows: Positions, max_bytes: int, *names: str
     ) -> Iterator[list[pa.Array]]:
-        """Yield rows, ascending, of columns, in groups of at most about `most_bytes`.
+        """Yield rows, ascending, of columns, in groups of at most about `max_bytes`.
 
         The size of a group is estimated from that of the previous group, which has at least a
         sixteenth of its rows.
@@ -118,7 +118,7 @@ class IndexFile:
             yield group
             first += count
             num_bytes = max(sum(int(array.nbytes) for array in group), 1)
-            count = max(1, min(16 * count, most_bytes * len(rows_of_group) // num_bytes))
+            count = max(1, min(16 * count, max_bytes * len(rows_of_group) // num_bytes))
 
     def rows(self, read_ranges: ReadRanges, rows: Positions, *names: str) -> list[pa.Array]:
         """Return one or more rows, ascending, of columns."""
@@ -151,22 +151,22 @@ class IndexFolder:
         return lambda ranges: self.store.read_ranges(f"{self.folder}/{name}", ranges)
 
     def open(
-        self, name: str, names: Mapping[str, str | None], most_bytes: int | None = None
+        self, name: str, names: Mapping[str, str | None], max_bytes: int | None = None
     ) -> IndexFile:
         """Open a file with one request, or up to three for a large file.
 
         Args:
             name: The name of the file.
             names: The required columns, as for `IndexFile`.
-            most_bytes: The maximum size of the file.
+            max_bytes: The maximum size of the file.
 
         Raises:
             BadDataError: The file is damaged, too large, or has other columns.
             NotFoundError: The file does not exist.
         """
         size_bytes = self.sizes.get(name) or self.store.size(f"{self.folder}/{name}")
-        if most_bytes is not None and size_bytes > most_bytes:
+        if max_bytes is not None and size_bytes > max_bytes:
             raise UnsupportedFeatureError(
-                f"the file {name!r} of an index has {size_bytes} bytes, more than {most_bytes}"
+                f"the file {name!r} of an index has {size_bytes} bytes, more than {max_bytes}"
             )
         return IndexFile(answer(open_file(size_bytes, TAIL_BYTES), self.ranges_of(name)), names)

@@ -25,7 +25,7 @@ from lance_stream.spark.versions import DataSourceReader, InputPartition
 
 AnyInput: TypeAlias = TaskInput[Any] | EagerInput
 
-MOST_BYTES_IN_A_TASK: Final = 512 << 10
+MAX_BYTES_IN_A_TASK: Final = 512 << 10
 """Arrow bytes of rows that are sent along with a task."""
 
 _log = logging.getLogger("lance_stream.spark.eager_rows")
@@ -77,30 +77,30 @@ def with_rows(inputs: Sequence[TaskInput[Any]], *, only_by_tasks: bool = False) 
     """
     if not inputs:
         return [EagerInput(b"")]
-    rows = None if only_by_tasks else rows_of(inputs, MOST_BYTES_IN_A_TASK)
+    rows = None if only_by_tasks else rows_of(inputs, MAX_BYTES_IN_A_TASK)
     return list(inputs) if rows is None else [EagerInput(_as_stream(rows))]
 
 
-def rows_of(inputs: Sequence[TaskInput[Any]], most_bytes: int) -> list[pa.RecordBatch] | None:
+def rows_of(inputs: Sequence[TaskInput[Any]], max_bytes: int) -> list[pa.RecordBatch] | None:
     """Return the rows of a single small task; None if there are more tasks, or more rows.
 
     An error is left to the task, which Spark runs again, and whose errors it reports.
 
     Args:
         inputs: The work.
-        most_bytes: Limit of their bytes in files, as far as known, and in Arrow.
+        max_bytes: Limit of their bytes in files, as far as known, and in Arrow.
     """
     if len(inputs) != 1:
         return None
     expected = inputs[0].num_bytes
-    if expected is None or expected > most_bytes:
+    if expected is None or expected > max_bytes:
         return None
     rows: list[pa.RecordBatch] = []
     num_bytes = 0
     try:
         for batch in inputs[0].read():
             num_bytes += batch.nbytes
-            if num_bytes > most_bytes:
+            if num_bytes > max_bytes:
                 return None
             rows.append(batch)
     except Exception:

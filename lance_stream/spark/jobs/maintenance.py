@@ -46,7 +46,7 @@ from lance_stream.table.fragments.fragment import Fragment
 BYTES_PER_COMMIT: Final = 64 << 30
 """About how many bytes `compact_table` rewrites before it commits them."""
 
-_LEAST_TASKS_AT_ONCE: Final = 64
+_MIN_TASKS_AT_ONCE: Final = 64
 _TASKS_PER_SLOT: Final = 2
 
 
@@ -191,5 +191,5 @@ def _open(
 
 
 def _rewrite(spark: SparkSession, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-    at_once = max(_LEAST_TASKS_AT_ONCE, _TASKS_PER_SLOT * (slots_of(spark) or 1))
+    at_once = max(_MIN_TASKS_AT_ONCE, _TASKS_PER_SLOT * (slots_of(spark) or 1))
     yield from rewrite_by_jobs(spark, tasks, at_once)

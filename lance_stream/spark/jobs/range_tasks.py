@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.keys.index.key_index import LEAST_SHARED_ROWS, MOST_SAVED_ROWS
+from lance_stream.keys.index.key_index import MAX_SAVED_ROWS, MIN_SHARED_ROWS
 from lance_stream.keys.index.run_merging import in_groups
 from lance_stream.keys.index.shared_index import index_keys, merge_runs, shared_index
 from lance_stream.row_updates.staged_files import WordRange
@@ -25,7 +25,7 @@ from lance_stream.spark.jobs.spark_workers import SparkTasks
 from lance_stream.upsert.large.in_parts import Outcome, PartedUpsert
 from lance_stream.upsert.large.staged_rows import MAX_ROWS
 
-LEAST_ROWS: Final = 100_000
+MIN_ROWS: Final = 100_000
 """The minimum number of rows for a separate task."""
 
 
@@ -47,9 +47,9 @@ class RangeTasks:
         table = planned.table
         index = shared_index(table, planned.rules.on)
         lacking = index.lacking(table)
-        if sum(num_rows for _, num_rows in lacking) >= LEAST_SHARED_ROWS:
+        if sum(num_rows for _, num_rows in lacking) >= MIN_SHARED_ROWS:
             function = partial(index_keys, table, index.on, index.seeds)
-            run_in_tasks(self._spark, in_groups(lacking, MOST_SAVED_ROWS), function)
+            run_in_tasks(self._spark, in_groups(lacking, MAX_SAVED_ROWS), function)
         function = partial(merge_runs, table, index.on, index.seeds)
         run_in_tasks(self._spark, index.to_merge(), function)
         return replace(planned, keeps_keys=False)
@@ -57,7 +57,7 @@ class RangeTasks:
     def max_rows(self, num_rows: int) -> int:
         """Return the limit of memory, or less if that occupies all slots."""
         slots = slots_of(self._spark) or 1
-        return min(MAX_ROWS, max(LEAST_ROWS, -(-num_rows // slots)))
+        return min(MAX_ROWS, max(MIN_ROWS, -(-num_rows // slots)))
 
     def run(
         self, function: Callable[[WordRange], Outcome], ranges: Sequence[WordRange]

@@ -10,7 +10,7 @@ from lance_stream.storage.engine.credentials import Credentials
 from lance_stream.storage.engine.responses import Dialect
 from lance_stream.storage.objects.object_requests import ObjectRequests, RequestPolicy
 
-MOST_AT_ONCE: Final = 64
+MAX_AT_ONCE: Final = 64
 
 
 _LEASED: Final = "another program holds a lease on the blob: wait for it to end, or break it"
@@ -101,7 +101,7 @@ class AzureSettings(ObstoreService):
     endpoint: str
     login: Login
     retry_policy: RequestPolicy = field(default_factory=RequestPolicy)
-    max_requests_at_once: int = MOST_AT_ONCE
+    max_requests_at_once: int = MAX_AT_ONCE
     any_certificate: bool = False
     proxy_url: str | None = field(default=None, repr=False)
 

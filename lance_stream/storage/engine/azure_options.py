@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.storage.engine.azure import MOST_AT_ONCE, AzureSettings
+from lance_stream.storage.engine.azure import MAX_AT_ONCE, AzureSettings
 from lance_stream.storage.engine.azure_login import (
     Anonymous,
     BearerToken,
@@ -156,7 +156,7 @@ def azure_settings(
         login,
         retry_policy_of(completed),
         as_whole_number(
-            "max_concurrency", completed.get("max_concurrency", MOST_AT_ONCE), at_least=1
+            "max_concurrency", completed.get("max_concurrency", MAX_AT_ONCE), at_least=1
         ),
         _flag(completed, "any_certificate"),
         _text(completed, "proxy_url"),

@@ -62,7 +62,7 @@ PIECE_BYTES: Final = 16 << 20
 _LONGEST_BYTES = 1 << 30
 
 # Maximum number of threads that read concurrently.
-_MOST_READERS = 16
+_MAX_READERS = 16
 
 # Attempts if the service reports a name both as taken and as missing.
 _MAX_PUTS = 3
@@ -134,7 +134,7 @@ class ObjectStore:
     @property
     def num_readers(self) -> int:
         """Many, because each waits for the network most of the time."""
-        return min(_MOST_READERS, self.settings.max_requests_at_once)
+        return min(_MAX_READERS, self.settings.max_requests_at_once)
 
     @property
     def closes_slowly(self) -> bool:

@@ -154,9 +154,9 @@ def share_work(_spark: Any) -> None:
 
     modes.MAX_ROWS_ON_DRIVER = 0  # type: ignore[misc]  # Final for others
     staged_rows.MAX_ROWS = 0  # type: ignore[misc]  # Final for others
-    staged_files.LEAST_ROWS = 1  # type: ignore[misc]  # Final for others
-    range_tasks.LEAST_ROWS = 1  # type: ignore[misc]  # Final for others
-    range_tasks.LEAST_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # Final for others
+    staged_files.MIN_ROWS = 1  # type: ignore[misc]  # Final for others
+    range_tasks.MIN_ROWS = 1  # type: ignore[misc]  # Final for others
+    range_tasks.MIN_SHARED_ROWS = 1  # type: ignore[misc, attr-defined]  # Final for others
     rewrite_jobs.SMALL_TASK_BYTES = 0  # type: ignore[misc]  # Final for others
     file_jobs.FILES_PER_TASK = 3  # type: ignore[misc]  # Final for others
 

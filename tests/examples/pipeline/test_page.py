@@ -17,7 +17,7 @@ import lance_stream
 from examples.pipeline import figures, verify
 from examples.pipeline.derive import embeddings_of
 from examples.pipeline.embedding import embed_texts
-from examples.pipeline.page import MOST_CHARACTERS, PageServer
+from examples.pipeline.page import MAX_CHARACTERS, PageServer
 from examples.pipeline.searching import Search, create_indices, nearest_by_hand
 from examples.pipeline.settings import Settings
 from tests.examples.pipeline.tables import NUM_ROWS, make_table, rows, settings_of
@@ -140,7 +140,7 @@ def test_the_server_answers_searches(server: PageServer, by: str) -> None:
     ("path", "status", "error"),
     [
         ("search?q=a&by=magic", 400, "by is words or neighbours, not 'magic'"),
-        (f"search?q={'a' * (MOST_CHARACTERS + 1)}", 400, "at most 500"),
+        (f"search?q={'a' * (MAX_CHARACTERS + 1)}", 400, "at most 500"),
         ("nowhere", 404, "no such page"),
     ],
 )

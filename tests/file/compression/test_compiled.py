@@ -191,7 +191,7 @@ def test_no_offsets_lead_outside_the_arrays(codes, offsets, num_symbols):
     table = SymbolTable(is_on=True, symbols=(b"12345678",) * num_symbols)
     symbols, lengths = fsst._symbol_arrays(table)
     stored = np.frombuffer(codes, np.uint8)
-    most = kernels.most_bytes.py_func(stored, lengths)
+    most = kernels.max_bytes.py_func(stored, lengths)
     data = np.zeros(int(most) + 8, np.uint8)
     bounds = np.array([0, *offsets], np.int64)
     ends = np.zeros(len(bounds), np.int64)
@@ -281,7 +281,7 @@ def test_interpreted_loops_are_not_used(monkeypatch):
 
 def test_only_compiled_loops_write_fsst(monkeypatch):
     """Few words in random order suit FSST; lines that repeat suit zstd."""
-    monkeypatch.setattr(choose_strings, "LEAST_FSST_BYTES", 1)
+    monkeypatch.setattr(choose_strings, "MIN_FSST_BYTES", 1)
     rng = np.random.default_rng(1)
     words = [f"word{number} ".encode() for number in range(40)]
     random = [b"".join(words[integer] for integer in rng.integers(0, 40, 20)) for _ in range(3000)]

@@ -69,8 +69,8 @@ def test_bulk_decoding_equals_decoding_one_value(
     """The bulk decoder works on slices and pairs of codes, and the plain one is the judge."""
     table, values = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fsst, "LEAST_CODES_FOR_PAIRS", 0 if pairs else 2**40)
-        patch.setattr(fsst, "LEAST_SLICE_BYTES", 0 if slices else 2**20)
+        patch.setattr(fsst, "MIN_CODES_FOR_PAIRS", 0 if pairs else 2**40)
+        patch.setattr(fsst, "MIN_SLICE_BYTES", 0 if slices else 2**20)
         block = fsst.decode(block_of(values, offsets), table)
     assert block.offsets.dtype == offsets
     assert values_of(block) == [decoded_slowly(value, table) for value in values]
@@ -91,7 +91,7 @@ def test_codes_without_symbols_are_bad_data(
     code: int, pairs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing symbol would silently shorten the value."""
-    monkeypatch.setattr(fsst, "LEAST_CODES_FOR_PAIRS", 0 if pairs else 2**40)
+    monkeypatch.setattr(fsst, "MIN_CODES_FOR_PAIRS", 0 if pairs else 2**40)
     for values in ([bytes([0, code, 1])], [bytes([0, 1, code])], [bytes([code, 0])]):
         with pytest.raises(CorruptDataError, match="no symbol"):
             fsst.decode(block_of(values), SymbolTable(True, (b"a", b"bc")))

@@ -128,11 +128,11 @@ def wide_file(files: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("column", "rounds", "most_bytes"),
+    ("column", "rounds", "max_bytes"),
     [("id", 1, 24), ("flag", 1, 3), ("text", 2, 200), ("list", 2, 200)],
 )
 def test_rows_cost_at_most_two_rounds(
-    files: Any, wide_file: bytes, column: str, rounds: int, most_bytes: int
+    files: Any, wide_file: bytes, column: str, rounds: int, max_bytes: int
 ) -> None:
     """Offsets come first and bytes second, and no kind of column needs more."""
     opened = files.open(wide_file)
@@ -142,7 +142,7 @@ def test_rows_cost_at_most_two_rounds(
     (array,) = opened.take([5, 77_777, 150_000], [column])
     assert len(array) == 3
     assert len(opened.rounds) == rounds
-    assert opened.bytes_read <= most_bytes
+    assert opened.bytes_read <= max_bytes
 
 
 def test_one_column_reads_only_its_bytes(files: Any, wide_file: bytes) -> None:

@@ -230,7 +230,7 @@ def test_bytes_that_decompress_wrongly_are_corrupt(
     monkeypatch: pytest.MonkeyPatch, scheme: str, stored: bytes
 ) -> None:
     """A claimed size must not allocate more than the page can hold."""
-    monkeypatch.setattr(compressed_buffers, "LEAST_RAW_LIMIT", 3 << 20)
+    monkeypatch.setattr(compressed_buffers, "MIN_RAW_LIMIT", 3 << 20)
     with pytest.raises(CorruptDataError):
         decode(flat(8, scheme=scheme), pa.int8(), [stored], Rows(0, 3))
 

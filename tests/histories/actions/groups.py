@@ -60,7 +60,7 @@ ALWAYS: Final = ("orders", "lines")
 STREAMS: Final = ("a", "b")
 OTHERS: Final = "others"
 NUM_KEYS: Final = 30
-MOST_ATTEMPTS: Final = 20
+MAX_ATTEMPTS: Final = 20
 REFUSAL: Final = "these rows do not fit"
 TROUBLES: Final = (
     "none",

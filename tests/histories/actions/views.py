@@ -19,7 +19,7 @@ from tests.histories.life import Life, Line, plain_rows
 from tests.histories.model import KEY, Column, Row, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
-MOST_VIEWS = 3
+MAX_VIEWS = 3
 
 
 class ReplicaOfView(Replica):
@@ -74,7 +74,7 @@ def create_view(life: Life, choose: Choices) -> None:
     """LanceDB creates a view of the key and one column, mostly of some rows."""
     line = _table_of_views(life, choose)
     views: dict[int, View] = line.memory.setdefault("views", {})
-    if len(views) >= MOST_VIEWS:
+    if len(views) >= MAX_VIEWS:
         raise DoesNotFit("enough views")
     names = [column.name for column in line.now.plain_columns if column.kind != "uuid"]
     name = choose.one_of("column", names)

@@ -16,7 +16,7 @@ from tests.histories.steps import Choices, DoesNotFit, check
 Change = dict[str, Any]
 Rows = dict[int, dict[str, Any]]
 ORDER = ["delete", "update", "insert"]
-MOST_VERSIONS = 3
+MAX_VERSIONS = 3
 """Of so many versions the changes are read at once; each of them is read, too."""
 
 
@@ -225,7 +225,7 @@ def can_follow(line: Line, after: int, through: int) -> bool:
 def changes(life: Life, choose: Choices) -> None:
     """The feed leads from each version to the next, and says of each row what happened to it."""
     line = life.line(choose)
-    after, through = choose_range(line, choose, whole=True, most=MOST_VERSIONS)
+    after, through = choose_range(line, choose, whole=True, most=MAX_VERSIONS)
     feed = read_feed(line, after, through)
     for name in ("_commit_version", "_commit_timestamp"):
         assert [change[name] for change in feed] == sorted(change[name] for change in feed)
@@ -280,7 +280,7 @@ def row_ids_in(reader: pa.RecordBatchReader) -> set[int]:
 def row_counts(life: Life, choose: Choices) -> None:
     """The counts of changed rows, which come from manifests, are those of the feed."""
     line = life.line(choose)
-    after, through = choose_range(line, choose, whole=True, most=MOST_VERSIONS)
+    after, through = choose_range(line, choose, whole=True, most=MAX_VERSIONS)
     ds = line.ours()
     differences = RowDifferences(ds.table)
     in_manifests = {info.version: info.row_counts for info in ds.versions()}

@@ -168,7 +168,7 @@ def test_bounds_are_saved_if_it_pays(
     bounds.add_bounds(file_bounds(table, [1], [5]))
     save_key_bounds(table, bounds)
     assert not table.store.exists(key_bounds_path(key_field(table).id))
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1000)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1000)
     save_key_bounds(table, bounds)
     assert len(read_bounds(table.store, key_field(table))) == 2
     table.store.delete(key_bounds_path(key_field(table).id))

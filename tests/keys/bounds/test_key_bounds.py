@@ -334,5 +334,5 @@ def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) ->
     bounds.add_bounds(file_bounds)
     lookup = KeyLookup(arrays((pa.int64(), pa.int64()), keys))
     assert bounds.may_hold(fragments, lookup).tolist() == [True, False]
-    monkeypatch.setattr("lance_stream.keys.bounds.key_bounds._MOST_PAIRS", 0)
+    monkeypatch.setattr("lance_stream.keys.bounds.key_bounds._MAX_PAIRS", 0)
     assert bounds.may_hold(fragments, lookup).tolist() == [True, True]

@@ -292,8 +292,8 @@ def test_lookups_keep_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_runs_are_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging takes several times the memory of a run, while many runs make a lookup slow."""
-    monkeypatch.setattr(key_index, "_MOST_MERGED_IN_MEMORY", 100)
-    monkeypatch.setattr(key_index, "_LEAST_IN_MEMORY", 3)
+    monkeypatch.setattr(key_index, "_MAX_MERGED_IN_MEMORY", 100)
+    monkeypatch.setattr(key_index, "_MIN_IN_MEMORY", 3)
     memory = KeyIndex([Field("id", "int64", 0, nullable=False)])
     dice = np.random.default_rng(5)
     sizes = dice.integers(3, 30, 60).tolist()

@@ -71,12 +71,12 @@ def test_compacting_processes_read_no_new_keys() -> None:
 @pytest.mark.parametrize("saved", [1, 1 << 20])
 def test_keys_in_memory_are_remapped(saved: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many keys become a run of the index, while few stay in memory."""
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", 1 << 20)
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
     assert not runs_of(table)
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", saved)
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", saved)
     table = lance_stream.Dataset(table).compact().table
     assert len(runs_of(table)) == (1 if saved == 1 else 0)
     assert num_reads_of_an_upsert(table) == 0
@@ -201,7 +201,7 @@ def test_runs_found_early_are_used_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that is registered twice would return every row twice."""
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1)
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", 1)
     table = table_of()
     for number in range(1, 4):
         table = upsert(table, rows(range(0, 300, 7), number), ON_ID).table
@@ -275,7 +275,7 @@ def test_small_compactions_copy_no_large_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Remapping reads the whole index, which costs more than reading the keys of a few new rows."""
-    monkeypatch.setattr(remap_keys, "MOST_COPIED", 1)
+    monkeypatch.setattr(remap_keys, "MAX_COPIED", 1)
     table = indexed(table_of())
     before = runs_of(table)
     table, store = watched(table)
@@ -315,7 +315,7 @@ def test_new_numbers_follow_the_written_rows() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_concurrent_compactions_lose_no_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread compacts without pause while runs are written, merged and remapped."""
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", [1, 40, 400][seed])
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", [1, 40, 400][seed])
     dice = random.Random(seed)
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     uri, is_over = ds.uri, threading.Event()

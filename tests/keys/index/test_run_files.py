@@ -60,8 +60,8 @@ def test_new_processes_read_no_indexed_key() -> None:
 
 def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading the keys of a small table is cheaper than any request for an index."""
-    monkeypatch.setattr(key_index, "LEAST_SHARED_ROWS", 1 << 19)
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", 1 << 20)
+    monkeypatch.setattr(key_index, "MIN_SHARED_ROWS", 1 << 19)
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", 1 << 20)
     table = table_of()
     for number in range(1, 6):
         table, store = watched(table)
@@ -71,7 +71,7 @@ def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single upsert gains nothing from an index that it leaves behind."""
-    monkeypatch.setattr(cached_key_bounds, "LEAST_UNSAVED_WORK", 1 << 40)
+    monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1 << 40)
     assert not runs_of(upsert(table_of(), rows(range(40), 1), ON_ID).table)
 
 
@@ -335,7 +335,7 @@ def test_runs_may_have_no_key() -> None:
 def test_full_disks_fall_back_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk must not fail the upsert, and keys in memory must still be used."""
     table = indexed(table_of())
-    monkeypatch.setattr(run_files, "_MOST_OF_FREE", 0.0)
+    monkeypatch.setattr(run_files, "_MAX_OF_FREE", 0.0)
     for number in range(1, 5):
         table, store = watched(table)
         done = upsert(table, rows(range(300), number), ON_ID)
@@ -503,8 +503,8 @@ def test_the_layout_of_runs_is_fixed() -> None:
 def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens to the index between any two steps, the table must match the model."""
     dice = random.Random(seed)
-    monkeypatch.setattr(key_index, "LEAST_SAVED_ROWS", dice.choice([1, 20, 100]))
-    monkeypatch.setattr(key_index, "MOST_SAVED_ROWS", dice.choice([40, 1000]))
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", dice.choice([1, 20, 100]))
+    monkeypatch.setattr(key_index, "MAX_SAVED_ROWS", dice.choice([40, 1000]))
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
     states: dict[int, dict[str, int]] = {ds.version: {}}
     model: dict[str, int] = {}

@@ -65,7 +65,7 @@ def test_few_words_have_no_parts() -> None:
 def test_large_parts_are_searched_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """One part has nearly all words, so the last of them is as far from its start as possible."""
     monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
-    monkeypatch.setattr(sorted_words, "_MOST_OF_PART", 1 << 20)
+    monkeypatch.setattr(sorted_words, "_MAX_OF_PART", 1 << 20)
     for size in (1, 2, 3, 4, 7, 8, 9, 255, 256, 257, 1000):
         words = np.append(np.arange(1, size + 1), 1 << 62).astype(np.uint64)
         requested = np.sort(np.append(words, words + np.uint64(1)))

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 20)
     monkeypatch.setattr(staged_rows, "MAX_ROWS", 100)  # several ranges
-    monkeypatch.setattr(staged_files, "LEAST_ROWS", 1)
+    monkeypatch.setattr(staged_files, "MIN_ROWS", 1)
     return str(tmp_path / "table")
 
 

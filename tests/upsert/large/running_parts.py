@@ -97,7 +97,7 @@ class _Limits:
                     (staged_rows, "MAX_ROWS", max_rows),
                     (staged_rows, "_MANY_TASKS", 1),
                     (staged_rows, "_MAX_INLINE_BYTES_OF_MANY", 0),
-                    (staged_files, "LEAST_ROWS", 1),
+                    (staged_files, "MIN_ROWS", 1),
                 ):
                     self._patches.enter_context(patch.object(module, name, value))
             self._num_users += 1

@@ -35,7 +35,7 @@ def _small_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (run_format, run_files):
         monkeypatch.setattr(module, "CHUNK_ROWS", 16)
     monkeypatch.setattr(run_files, "_CHUNKS_AT_ONCE", 1)
-    monkeypatch.setattr(key_index, "LEAST_SHARED_ROWS", 1)
+    monkeypatch.setattr(key_index, "MIN_SHARED_ROWS", 1)
     restart()
     yield
     restart()
@@ -248,7 +248,7 @@ def test_ranges_cover_all_rows_once(
     """A row outside all ranges would be lost, and a key in two ranges would be inserted twice."""
     dice = random.Random(5)
     for _ in range(60):
-        monkeypatch.setattr(staged_files, "LEAST_ROWS", dice.randrange(1, 9))
+        monkeypatch.setattr(staged_files, "MIN_ROWS", dice.randrange(1, 9))
         monkeypatch.setattr(staged_files, "BUNDLES_PER_BATCH", dice.randrange(1, 20))
         store = MemoryStore(f"/{uuid.uuid4()}")
         span = dice.choice([3, 40, 1 << 64])

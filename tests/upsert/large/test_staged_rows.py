@@ -92,9 +92,9 @@ def test_upserts_of_other_columns_keep_blobs(tmp_path: Path, file_version: str, 
     assert stored["v"].to_pylist() == [5, 6, 7, 8, 9]
 
 
-@pytest.mark.parametrize(("ranges_at_once", "most_copies"), [(1, 1.5), (2, 2)])
+@pytest.mark.parametrize(("ranges_at_once", "max_copies"), [(1, 1.5), (2, 2)])
 def test_ranges_of_a_process_share_its_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_at_once: int, most_copies: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_at_once: int, max_copies: float
 ) -> None:
     """The driver of a local master processes two ranges at once, and must not hold several copies
     of their rows: a large first batch took ten times the limit.
@@ -117,7 +117,7 @@ def test_ranges_of_a_process_share_its_memory(
     written = upsert_staged(table, [staged], rules, rows.schema.names, None).table
     assert lance_stream.open_dataset(written.uri).count_rows() == 40_000
     assert len(allocated) >= 5 * ranges_at_once
-    assert max(allocated) < most_copies * limit
+    assert max(allocated) < max_copies * limit
 
 
 def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from lance_stream.file.compression import zstd_lz4
 PLAIN_SCHEMES: Final = frozenset({"", "none"})
 """The scheme name of an uncompressed buffer."""
 
-LEAST_RAW_LIMIT: Final = 256 << 20
+MIN_RAW_LIMIT: Final = 256 << 20
 """A buffer may decompress to this many bytes, even from very few."""
 
 _PIECE_BYTES: Final = 1 << 20
@@ -30,7 +30,7 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 def max_raw_bytes_of(stored_bytes: int) -> int:
     """Return the most bytes to which a buffer may decompress."""
-    return min(max(LEAST_RAW_LIMIT, 256 * stored_bytes), zstd_lz4.MAX_RAW_BYTES)
+    return min(max(MIN_RAW_LIMIT, 256 * stored_bytes), zstd_lz4.MAX_RAW_BYTES)
 
 
 def decompress(stored: memoryview, scheme: str) -> memoryview:

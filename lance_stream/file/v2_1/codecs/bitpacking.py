@@ -51,7 +51,7 @@ from lance_stream.file.v2_1.codecs.codec import (
 )
 from lance_stream.file.v2_1.codecs.flat import Flat
 
-_MOST_STRETCHES = 64
+_MAX_STRETCHES = 64
 """Up to this number of stretches of chunks of one width are packed one by one; otherwise all chunks
 of a width are packed at once and then moved into place."""
 
@@ -266,7 +266,7 @@ def _pack_by_width(words: Words, heads: Counts, widths: Counts, packed: Words) -
     # A partial chunk is a separate stretch.
     borders = np.flatnonzero(np.diff(widths, prepend=-1, append=-1))
     borders = np.unique(np.append(borders, num_full))
-    if len(borders) - 1 <= _MOST_STRETCHES:
+    if len(borders) - 1 <= _MAX_STRETCHES:
         # Adjacent chunks of one width are evenly spaced: each stretch is packed in place.
         for first, stop in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
             width = int(widths[first])

@@ -133,17 +133,17 @@ def test_rare_widths_are_widened_cheaply() -> None:
 @given(
     bits=st.sampled_from([8, 16, 32, 64]),
     lengths=st.lists(st.sampled_from([1, 2, 3, 254, 255, 256, 511, 5000]), min_size=1, max_size=40),
-    most_bytes=st.sampled_from([18, 64, 16 * 1024]),
+    max_bytes=st.sampled_from([18, 64, 16 * 1024]),
     seed=st.integers(0, 99),
 )
 def test_runs_of_any_length_round_trip(
-    bits: int, lengths: list[int], most_bytes: int, seed: int
+    bits: int, lengths: list[int], max_bytes: int, seed: int
 ) -> None:
     """Runs above 255 values are split, and chunks cut runs."""
     words = np.repeat(below(min(bits, 3), bits, len(lengths), seed), lengths)
-    encoded = rle.encode_mini_block(block_of(words), most_bytes)
+    encoded = rle.encode_mini_block(block_of(words), max_bytes)
     check_chunks(encoded, len(words))
-    assert sum(int(buffer.sizes.max()) for buffer in encoded.buffers) <= max(most_bytes, 18)
+    assert sum(int(buffer.sizes.max()) for buffer in encoded.buffers) <= max(max_bytes, 18)
     assert np.array_equal(decoded(encoded), words)
     indices = np.random.default_rng(seed).integers(0, len(words), 50)
     picked = pick_mini_block(encoded.encoding, encoded.buffers, encoded.num_values, indices)

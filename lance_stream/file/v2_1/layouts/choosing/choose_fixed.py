@@ -56,18 +56,18 @@ S = TypeVar("S", bound=np.generic)
 WIDE_BYTES = 256
 """Values of at least this size are stored individually instead of in chunks."""
 
-MOST_OF_RAW = 0.96
+MAX_ENCODED_SHARE = 0.96
 """The maximum size of encoded values as a fraction of the plain ones, because a codec slows down
 reads."""
 
-LEAST_BYTES = 256
+MIN_BYTES = 256
 """Pages with fewer bytes of values are written plain."""
 
 MIN_DICTIONARY_VALUES = 100
 MAX_DICTIONARY_ITEMS = 100_000
 """As in the reference: pages of fewer values, and dictionaries of more items, are not tried."""
 
-MOST_DISTINCT = 0.5
+MAX_DISTINCT_SHARE = 0.5
 """No dictionary is tried if a larger fraction of the sample is distinct."""
 
 DICTIONARY_GAIN = 0.8
@@ -112,7 +112,7 @@ def encode_fixed_values(
     Returns:
         None if they are best stored plain.
     """
-    if options.compression == NONE or len(block.data) < LEAST_BYTES:
+    if options.compression == NONE or len(block.data) < MIN_BYTES:
         return None
     is_wide = block.bits_per_value >= 8 * WIDE_BYTES and options.structural_encoding != MINIBLOCK
     if is_wide or 2 * block.bits_per_value > 8 * MAX_VALUE_BYTES:
@@ -148,7 +148,7 @@ def encode_indices(
     indices: FixedWidthBlock, live: Mask | None, options: EncodingOptions
 ) -> EncodedMiniBlock | None:
     """Encode indices into a dictionary for a mini-block page; None if plain ones are best."""
-    if options.compression == NONE or len(indices.data) < LEAST_BYTES:
+    if options.compression == NONE or len(indices.data) < MIN_BYTES:
         return None
     return _encode_words(indices, live, options)
 
@@ -174,7 +174,9 @@ def _encode_words(
     sample = _sampled(words, live)
     candidates: list[EncodedMiniBlock] = []
     bytes_per_run = words.itemsize + 1
-    if sample.run_rate * bytes_per_run < MOST_OF_RAW * min(words.itemsize, sample.bits / 8 + 1):
+    if sample.run_rate * bytes_per_run < MAX_ENCODED_SHARE * min(
+        words.itemsize, sample.bits / 8 + 1
+    ):
         filled = words if live is None else _filled_forward(words, live)
         runs = 1 + int(np.count_nonzero(filled[1:] != filled[:-1]))
         if options.rle_threshold is None or runs < options.rle_threshold * len(words):
@@ -182,7 +184,7 @@ def _encode_words(
             candidates.append(rle.encode_mini_block(runs_block, MAX_VALUE_BYTES))
             if _size_of(candidates[0]) <= SMALL_ENOUGH * raw_bytes:
                 return candidates[0]
-    if sample.bits <= MOST_OF_RAW * bits:
+    if sample.bits <= MAX_ENCODED_SHARE * bits:
         filled = words if live is None else _filled_with_zeros(words, live)
         widths = bitpacking.chunk_widths(filled)
         packed_bytes = int(bitpacking.inline_sizes(widths, words.itemsize).sum())
@@ -245,7 +247,7 @@ def _filled_with_zeros(words: Words, live: Mask) -> Words:
 
 def _if_saving(encoded: EncodedMiniBlock, block: FixedWidthBlock) -> EncodedMiniBlock | None:
     raw_bytes = block.num_values * block.bits_per_value / 8
-    return encoded if _size_of(encoded) <= MOST_OF_RAW * raw_bytes else None
+    return encoded if _size_of(encoded) <= MAX_ENCODED_SHARE * raw_bytes else None
 
 
 def _size_of(encoded: EncodedMiniBlock) -> int:
@@ -257,22 +259,22 @@ def _dictionary_bits(version: FileVersion) -> tuple[int, ...]:
 
 
 def _encode_dictionary(
-    block: FixedWidthBlock, live: Mask | None, most_bytes: int, options: EncodingOptions
+    block: FixedWidthBlock, live: Mask | None, max_bytes: int, options: EncodingOptions
 ) -> FixedEncoding | None:
-    """Encode values by a dictionary, if that is smaller than `most_bytes` by enough."""
+    """Encode values by a dictionary, if that is smaller than `max_bytes` by enough."""
     count = block.num_values
-    most_items = min(MAX_DICTIONARY_ITEMS, count // options.dict_divisor)
-    most_bytes = int(most_bytes * min(DICTIONARY_GAIN, options.dict_size_ratio))
-    if count < MIN_DICTIONARY_VALUES or not most_items:
+    max_items = min(MAX_DICTIONARY_ITEMS, count // options.dict_divisor)
+    max_bytes = int(max_bytes * min(DICTIONARY_GAIN, options.dict_size_ratio))
+    if count < MIN_DICTIONARY_VALUES or not max_items:
         return None
     item_bytes = block.bits_per_value // 8
     rows = block.data.view(f"V{item_bytes}" if item_bytes == 16 else "<u8")
     sample = _sample_blocks(rows if live is None else rows[live]).reshape(-1)
     distinct = len(set(sample.tolist()))
-    least_bits = max(distinct - 1, 0).bit_length()
+    min_bits = max(distinct - 1, 0).bit_length()
     if (
-        distinct > MOST_DISTINCT * len(sample)
-        or distinct * item_bytes + count * least_bits // 8 > most_bytes
+        distinct > MAX_DISTINCT_SHARE * len(sample)
+        or distinct * item_bytes + count * min_bits // 8 > max_bytes
     ):
         return None
     validity = None
@@ -282,7 +284,7 @@ def _encode_dictionary(
         _DICTIONARY_TYPES[block.bits_per_value], count, [validity, pa.py_buffer(block.data)]
     ).dictionary_encode()
     num_items = len(values.dictionary)
-    if num_items > most_items:
+    if num_items > max_items:
         return None
     stored = np.frombuffer(values.indices.buffers()[1], "<u4")[:count]
     indices = FixedWidthBlock(_INDEX_BITS, count, stored.view(np.uint8))
@@ -294,7 +296,7 @@ def _encode_dictionary(
         num_items,
         np.frombuffer(values.dictionary.buffers()[1], np.uint8)[: num_items * item_bytes],
     )
-    if _size_of(encoded) + len(items.data) > most_bytes:
+    if _size_of(encoded) + len(items.data) > max_bytes:
         return None
     return FixedEncoding(encoded, encode_items(items, options))
 
@@ -306,13 +308,13 @@ def encode_items(items: FixedWidthBlock, options: EncodingOptions) -> EncodedBlo
         words = items.words()
         width = int(np.bitwise_or.reduce(words)).bit_length()
         size = bitpacking.out_of_line_size(len(words), width, words.itemsize)
-        if 0 < width < items.bits_per_value and size <= MOST_OF_RAW * raw_bytes:
+        if 0 < width < items.bits_per_value and size <= MAX_ENCODED_SHARE * raw_bytes:
             return bitpacking.encode_block(items, width)
     encoded = encode_block(items)
     scheme = options.dict_values_compression
-    if scheme != NONE and raw_bytes >= LEAST_BYTES:
+    if scheme != NONE and raw_bytes >= MIN_BYTES:
         compressed = compress_block(encoded, scheme, options.dict_values_compression_level)
-        if len(compressed.data) <= MOST_OF_RAW * raw_bytes:
+        if len(compressed.data) <= MAX_ENCODED_SHARE * raw_bytes:
             return compressed
     return encoded
 

@@ -96,7 +96,7 @@ letters in fewer bits."""
 FSST_BONUS = 1.1
 """FSST may be this much larger than zstd, because reads are faster, above all of single rows."""
 
-LEAST_FSST_BYTES = 4 << 20
+MIN_FSST_BYTES = 4 << 20
 """Symbols are chosen for pages of at least this size. Choosing them takes 12 ms, the time that FSST
 saves over zstd when it encodes 4 MiB."""
 
@@ -155,7 +155,7 @@ def _smaller_fsst(block: VariableWidthBlock, ratio: float) -> TrainedSymbols | N
     """
     total = int(block.offsets[-1])
     least, most = FSST_RATIOS
-    if total < LEAST_FSST_BYTES or not least <= ratio < most or loops.get() is None:
+    if total < MIN_FSST_BYTES or not least <= ratio < most or loops.get() is None:
         return None
     choice = trained(block)
     if choice is None:
@@ -175,14 +175,14 @@ def _in_chunks(
     large: bool,
 ) -> Iterator[EncodedMiniBlock]:
     """Yield the values in chunks, then in smaller and smaller ones."""
-    most_bytes = options.minichunk_bytes or (
+    max_bytes = options.minichunk_bytes or (
         CHUNK_BYTES[large] if scheme in (LZ4, ZSTD) else MAX_VALUE_BYTES
     )
     if not large:
-        most_bytes = min(most_bytes, MAX_SMALL_CHUNK_BYTES)
+        max_bytes = min(max_bytes, MAX_SMALL_CHUNK_BYTES)
     codec, values = fsst.encode(block, choice) if scheme == FSST else (Variable.of(block), block)
     for most in _CHUNK_VALUES:
-        chunks = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=most_bytes)
+        chunks = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=max_bytes)
         encoded = chunks._replace(codec=codec)
         if scheme in (LZ4, ZSTD):
             encoded = compress_mini_block(encoded, scheme, options.compression_level)
@@ -243,9 +243,9 @@ def _encode_in_dictionary(
         options: As in `encode_string_page`.
         large: Whether chunks can be large.
     """
-    most_bytes = int(DICTIONARY_BONUS * (ratio * int(block.offsets[-1]) + block.num_values))
+    max_bytes = int(DICTIONARY_BONUS * (ratio * int(block.offsets[-1]) + block.num_values))
     live = live_values(levels)
-    dictionary = encode_in_dictionary(block, live, most_bytes, options)
+    dictionary = encode_in_dictionary(block, live, max_bytes, options)
     if dictionary is None:
         return None
     for indices in (encode_indices(dictionary.indices, live, options), dictionary.indices):

@@ -19,7 +19,7 @@ from lance_stream.file.blocks.data_blocks import FixedWidthBlock, VariableWidthB
 from lance_stream.file.encoding_options import DEFAULT_OPTIONS, EncodingOptions
 from lance_stream.file.metadata.columns import pack_encoding
 from lance_stream.file.v2_1.codecs.variable import PADDING
-from lance_stream.file.v2_1.layouts.choosing.choose_fixed import LEAST_BYTES
+from lance_stream.file.v2_1.layouts.choosing.choose_fixed import MIN_BYTES
 from lance_stream.file.v2_1.layouts.choosing.choose_strings import WIDE_BYTES, encode_string_page
 from lance_stream.file.v2_1.layouts.choosing.string_dictionaries import MIN_VALUES
 from lance_stream.file.v2_1.layouts.full_zip.full_zip import encode_full_zip_page
@@ -67,7 +67,7 @@ def encode_few_values(
     kind, count = values.type.id, len(values)
     if not count or values.null_count or options != DEFAULT_OPTIONS:
         return None
-    if kind in _WIDTHS and count * _WIDTHS[kind] < LEAST_BYTES:
+    if kind in _WIDTHS and count * _WIDTHS[kind] < MIN_BYTES:
         return _numbers(values, _WIDTHS[kind], version)
     if kind in _OFFSETS and count < MIN_VALUES:
         return _strings(values, _OFFSETS[kind], version)

@@ -52,14 +52,14 @@ class StringDictionary(NamedTuple):
 
 
 def encode_in_dictionary(
-    block: VariableWidthBlock, live: Mask | None, most_bytes: int, options: EncodingOptions
+    block: VariableWidthBlock, live: Mask | None, max_bytes: int, options: EncodingOptions
 ) -> StringDictionary | None:
     """Look up values in a new dictionary.
 
     Args:
         block: The values.
         live: Which of them are not null; None if all are.
-        most_bytes: The maximum size of the indices and items.
+        max_bytes: The maximum size of the indices and items.
         options: The options in the column's metadata.
 
     Returns:
@@ -67,23 +67,23 @@ def encode_in_dictionary(
     """
     count = block.num_values
     total = int(block.offsets[-1])
-    most_items = min(MAX_ITEMS, count // options.dict_divisor)
+    max_items = min(MAX_ITEMS, count // options.dict_divisor)
     raw_bytes = total + block.offsets.itemsize * count
-    most_bytes = min(most_bytes, int(raw_bytes * options.dict_size_ratio))
-    if count < MIN_VALUES or not most_items:
+    max_bytes = min(max_bytes, int(raw_bytes * options.dict_size_ratio))
+    if count < MIN_VALUES or not max_items:
         return None
     values = _array_of(block, live)
     expected = _distinct_values(values, total)
-    if expected > most_items:
+    if expected > max_items:
         return None
     expected_runs = int(_run_rate(values) * count)
     expected_bytes = int(expected * total / count)
-    if expected_bytes + _index_bytes(int(expected), count, expected_runs) > most_bytes:
+    if expected_bytes + _index_bytes(int(expected), count, expected_runs) > max_bytes:
         return None
     encoded = values.dictionary_encode()
     num_items = len(encoded.dictionary)
     items = block_from_array(encoded.dictionary)
-    if not num_items or num_items > most_items or not isinstance(items, VariableWidthBlock):
+    if not num_items or num_items > max_items or not isinstance(items, VariableWidthBlock):
         return None
     indices = encoded.indices.fill_null(0)
     stored = np.frombuffer(indices.buffers()[1], np.int32)[indices.offset :][:count]
@@ -91,7 +91,7 @@ def encode_in_dictionary(
     item_bytes = int(items.offsets[-1])
     if (
         item_bytes > options.dict_max_bytes
-        or item_bytes + _index_bytes(num_items, count, runs) > most_bytes
+        or item_bytes + _index_bytes(num_items, count, runs) > max_bytes
     ):
         return None
     words = stored.astype(np.min_scalar_type(num_items - 1))

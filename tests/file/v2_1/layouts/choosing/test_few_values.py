@@ -7,11 +7,11 @@ import pytest
 from lance_stream.file.metadata.columns import EncodedPage
 from lance_stream.file.v2_1.layouts import write_fields
 from lance_stream.file.v2_1.layouts.choosing import few_values
-from lance_stream.file.v2_1.layouts.choosing.choose_fixed import LEAST_BYTES
+from lance_stream.file.v2_1.layouts.choosing.choose_fixed import MIN_BYTES
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_from_arrow
 
-MOST = LEAST_BYTES // min(few_values._WIDTHS.values()) + 2
+MOST = MIN_BYTES // min(few_values._WIDTHS.values()) + 2
 TYPES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
     *(pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64()),
