@@ -94,7 +94,7 @@ cluster-test: install java  ## streams on a cluster of Spark, whose machines sha
 
 docs: $(DOCS_INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
-	@echo "Open site/index.html, or serve it while you write: $(DOCS)/bin/python -m mkdocs serve"
+	@echo "Open site/index.html; for its search, serve it: $(DOCS)/bin/python -m mkdocs serve"
 
 $(DOCS_INSTALLED):
 	$(call environment,$(DOCS),-e '.[docs]')

@@ -24,6 +24,13 @@ def test_the_navigation_has_every_page() -> None:
     assert [page for page in pages - listed if page not in navigation] == []
 
 
+def test_pictures_do_not_follow_the_scheme() -> None:
+    """The site gives pictures a light ground in both schemes, and light ink would vanish on it."""
+    pictures = [*ROOT.glob("docs/assets/*.svg")]
+    assert len(pictures) > 3
+    assert [path.name for path in pictures if "prefers-color-scheme" in path.read_text()] == []
+
+
 @pytest.mark.parametrize("path", sorted(ROOT.glob("docs/decisions/*")), ids=lambda path: path.stem)
 def test_a_decision_is_short_and_complete(path: Path) -> None:
     """A record that grows into a journal is not read; measurements have their own folder."""

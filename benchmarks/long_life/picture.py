@@ -17,9 +17,6 @@ STYLE: Final = """
   .tick { font-size: 11px; fill: #555; font-variant-numeric: tabular-nums }
   .grid { stroke: #ddd }
   polyline { fill: none; stroke-width: 2 }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #ddd } .tick { fill: #aaa } .grid { stroke: #3a3f45 }
-  }
 """
 
 

@@ -28,7 +28,6 @@ STYLE = """
   .figure { font-variant-numeric: tabular-nums }
   rect { fill: #9aa5b1 }
   rect.ours { fill: #d9622b }
-  @media (prefers-color-scheme: dark) { text { fill: #ddd } rect { fill: #6b7785 } }
 """
 
 
