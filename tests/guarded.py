@@ -1,7 +1,8 @@
 """Shows that what a lock guards is used only by the thread that holds it."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from types import CodeType
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def unlocked_uses(
         guarded: Names of attributes.
         exempt: Names of methods that may use them without it.
     """
+    missing = (set(guarded) - set(_names_in(owner))) | (set(exempt) - vars(owner).keys())
+    assert missing == set(), f"{owner.__name__} has no such attributes or methods: {missing}"
     uses: set[str] = set()
 
     def note(of: Any, name: str) -> None:
@@ -45,3 +48,19 @@ def unlocked_uses(
     monkeypatch.setattr(owner, "__getattribute__", get, raising=False)
     monkeypatch.setattr(owner, "__setattr__", set_value, raising=False)
     return uses
+
+
+def _names_in(owner: type) -> Iterator[str]:
+    """Yield the names of all attributes that the methods of a class use."""
+    for member in vars(owner).values():
+        function = getattr(member, "fget", member)
+        code = getattr(function, "__code__", None)
+        if code is not None:
+            yield from _names_in_code(code)
+
+
+def _names_in_code(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in_code(constant)

@@ -21,7 +21,7 @@ from lance_stream.keys.index import key_index
 from lance_stream.keys.index.key_index import KeyIndex
 from lance_stream.keys.index.run_files import IndexRun, RunUnavailableError
 from lance_stream.maintenance.compaction import background as compaction
-from lance_stream.maintenance.compaction.automatic import Automatic
+from lance_stream.maintenance.compaction.automatic import CompactionTrigger
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.indices.background import BackgroundIndexing, IndexRound
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
@@ -48,11 +48,11 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     keys = unlocked_uses(
         monkeypatch,
         KeyIndex,
-        {"_runs", "_saved", "_left_out", "_saved_files", "_number_of", "_next", "_num_lookups"},
+        {"_runs", "_saved", "_rejected_runs", "_saved_files", "_number_of", "_next", "_num_lookups"},
         exempt={"num_bytes", "num_files", "num_saved_runs", "is_worth_it"},
     )
     chunks = unlocked_uses(
-        monkeypatch, IndexRun, {"_is_here"}, exempt={"put", "num_missing", "fetch_all", "find"}
+        monkeypatch, IndexRun, {"_is_local"}, exempt={"put", "num_missing", "fetch_all", "_parts"}
     )
     monkeypatch.setattr(key_bounds, "_FORGET_FROM", 0)
     monkeypatch.setattr(key_index, "_FORGET_FROM", 0)
@@ -76,7 +76,7 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
 def test_scans_use_pages_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that read ahead share the pages of one scan."""
     parts = unlocked_uses(
-        monkeypatch, PageCache, {"_parts", "_room", "_fetches"}, exempt={"_drop_finished_files"}
+        monkeypatch, PageCache, {"_parts", "_capacity", "_fetches"}, exempt={"_drop_finished_files"}
     )
     retained, owner = PageCache(), object()
     retained.grow(10)
@@ -103,14 +103,14 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     """The stream asks while a thread works: it must not lose an outcome, or start a second one."""
     costs = unlocked_uses(
         monkeypatch,
-        Automatic,
-        {"_num_batches", "_fastest", "_seconds_lost", "_seconds_of_round"},
+        CompactionTrigger,
+        {"_num_batches", "_fastest", "_excess_seconds", "_seconds_of_round"},
         exempt={"reason"},
     )
     table = table_of(1)
-    automatic = Automatic(CompactionRules())
-    assert automatic.after_batch(0.5)
-    automatic.ended(table, 1.0)
+    trigger = CompactionTrigger(CompactionRules())
+    assert trigger.after_batch(0.5)
+    trigger.record_round(table, 1.0)
     outcomes = unlocked_uses(
         monkeypatch, BackgroundIndexing, {"_outcomes", "_is_running", "_thread"}, exempt={"wait"}
     )
@@ -139,7 +139,7 @@ def test_one_round_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_caches_use_their_values_under_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """An LRU cache reorders its values even when they are only read."""
-    values = unlocked_uses(monkeypatch, Cache, {"_values", "_keep"}, exempt={"_keep"})
+    values = unlocked_uses(monkeypatch, Cache, {"_values", "_store"}, exempt={"_store"})
     cache: Cache[str, int] = Cache(2)
     cache.put("a", 1)
     assert cache.get_or_make("b", lambda: 2) == 2

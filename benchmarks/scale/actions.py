@@ -17,7 +17,7 @@ from lance_stream.cli.main import main as command_line
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.rules import FeedRules
-from lance_stream.maintenance.compaction.automatic import Automatic
+from lance_stream.maintenance.compaction.automatic import CompactionTrigger
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.monitoring.series import collect
 from lance_stream.snapshot.opening import open_newest
@@ -80,7 +80,7 @@ def delete_row(uri: str) -> object:
 
 def compaction_decision(uri: str) -> object:
     """Decide whether a stream's background compaction begins."""
-    return Automatic(CompactionRules(max_deleted_fraction=0.25, by_steps=True)).reason(
+    return CompactionTrigger(CompactionRules(max_deleted_fraction=0.25, by_steps=True)).reason(
         open_newest(uri)
     )
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from lance_stream.commit.committer import POLICY
 from lance_stream.commit.publishing import publish_and_confirm
-from lance_stream.commit.repairs import inlined, with_counts
+from lance_stream.commit.repairs import inline_sequences, with_counts
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import BadDataError, InvalidInputError
@@ -87,12 +87,12 @@ def publish_clone(
     counted = with_counts(source.store, source.manifest)
     clone = clone_of(
         counted,
-        [inlined(source.store, fragment) for fragment in counted.fragments],
+        [inline_sequences(source.store, fragment) for fragment in counted.fragments],
         tuple(source.base_paths),
         source.location,
         branch,
     )
-    transaction, _ = begin_clone(log.store, source, branch)
+    transaction, _ = start_clone(log.store, source, branch)
     file = transaction_file_name(transaction.read_version, transaction.uuid)
     data = encode_transaction(transaction)
     log.store.write(transaction_path(file), data)
@@ -116,7 +116,7 @@ def publish_clone(
     return log.read(clone.version)
 
 
-def begin_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[Transaction, bool]:
+def start_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[Transaction, bool]:
     """Start a clone: return its transaction, and whether this call started it.
 
     If not, the same clone was started before.

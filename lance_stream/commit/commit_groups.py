@@ -235,7 +235,7 @@ class CommitGroup:
             while entry.is_put is None and entry.error is None:
                 if self._failure is not None:
                     self._resume([member.name])
-                    raise _aborted(*self._failure)
+                    raise _aborted_error(*self._failure)
                 if self._running:
                     self._changed.wait()
                 else:
@@ -287,7 +287,7 @@ def _put(manifests: ManifestStore, items: Mapping[str, ManifestItem]) -> frozens
     return frozenset() if manifests.put_if_not_exists(base_uri, item) else frozenset([base_uri])
 
 
-def _aborted(name: str, error: BaseException) -> CommitAbortedError:
+def _aborted_error(name: str, error: BaseException) -> CommitAbortedError:
     return CommitAbortedError(
         f"nothing was committed: the table {name!r}, which is committed together with this one, "
         f"failed with {type(error).__name__}: {error}"

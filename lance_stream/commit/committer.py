@@ -28,7 +28,7 @@ from typing import Final
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.repairs import with_counts, with_sequences
-from lance_stream.commit.same_table import check_files_exist, check_is_same_table, replaced
+from lance_stream.commit.same_table import check_files_exist, check_is_same_table, table_replaced_error
 from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -275,7 +275,7 @@ def _read_state(log: VersionLog, transaction: Transaction) -> LogState | None:
             return None
         raise
     if state.newest.version < transaction.read_version:
-        raise replaced(log.store.uri, transaction.read_version, state.newest.version)
+        raise table_replaced_error(log.store.uri, transaction.read_version, state.newest.version)
     return state
 
 

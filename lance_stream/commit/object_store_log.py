@@ -132,7 +132,7 @@ class ObjectStoreLog:
         """Return the newest version; see `VersionLog.latest`."""
         newest = self._list_first().newest
         if newest is None:
-            raise self._missing()
+            raise self._missing_error()
         return newest
 
     def has(self, version: int) -> bool:
@@ -146,7 +146,7 @@ class ObjectStoreLog:
         """Return the existing versions after one; see `VersionLog.versions`."""
         listing = self._list_all() if after <= 0 else self._list_after(after)
         if listing.newest is None:
-            raise self._missing()
+            raise self._missing_error()
         return [version for version in listing.versions() if version > after]
 
     def _list_after(self, version: int) -> _Listing:
@@ -172,7 +172,7 @@ class ObjectStoreLog:
             listing = self._list_first()
             newest = listing.newest
             if newest is None:
-                raise self._missing()
+                raise self._missing_error()
             scheme = self.scheme
             few = FIRST_NAMES if scheme is NamingScheme.V2 else None
             versions = listing.versions(few)
@@ -255,7 +255,7 @@ class ObjectStoreLog:
         newest = self.latest()
         return {path for path in paths if _staged_version(path) <= newest}
 
-    def _missing(self) -> NotFoundError:
+    def _missing_error(self) -> NotFoundError:
         return NotFoundError(f"there is no dataset at {self.store.uri}")
 
     def _schemes(self) -> tuple[NamingScheme, ...]:
@@ -277,13 +277,13 @@ class ObjectStoreLog:
         is_all = len(files) < limit
         schemes = {name.scheme for name in map(parse_manifest_name, etags) if name}
         if is_all or schemes == {NamingScheme.V2}:
-            return self._stored(list(etags), etags, is_all=is_all)
+            return self._remember_listing(list(etags), etags, is_all=is_all)
         return self._list_all()
 
     def _list_all(self) -> _Listing:
-        return self._stored(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
+        return self._remember_listing(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
 
-    def _stored(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
+    def _remember_listing(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
         """Return the listing of sorted names, after storing their scheme."""
         try:
             newest = newest_manifest(names)

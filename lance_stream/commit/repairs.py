@@ -47,7 +47,7 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
     changes = {
         index: counted
         for index in np.flatnonzero(unknown).tolist()
-        if (counted := _counted(store, manifest.fragments[index])) != manifest.fragments[index]
+        if (counted := _count_rows(store, manifest.fragments[index])) != manifest.fragments[index]
     }
     return (
         replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest
@@ -74,7 +74,7 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
     changes = {}
     for index in sorted(indices[fragment_id] for fragment_id in touched if fragment_id in indices):
         fragment = manifest.fragments[index]
-        inline = inlined(store, fragment)
+        inline = inline_sequences(store, fragment)
         if inline != fragment:
             changes[index] = inline
     return (
@@ -82,7 +82,7 @@ def with_sequences(store: Store, manifest: Manifest, operation: Operation) -> Ma
     )
 
 
-def inlined(store: Store, fragment: Fragment) -> Fragment:
+def inline_sequences(store: Store, fragment: Fragment) -> Fragment:
     """Return a fragment with its sequences in the manifest instead of separate files.
 
     Args:
@@ -122,7 +122,7 @@ def read_external(store: Store, stored: ExternalFile) -> bytes:
     return part
 
 
-def _counted(store: Store, fragment: Fragment) -> Fragment:
+def _count_rows(store: Store, fragment: Fragment) -> Fragment:
     if not fragment.files:
         return fragment
     file = fragment.files[0]

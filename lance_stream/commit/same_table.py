@@ -49,7 +49,7 @@ def check_is_same_table(log: VersionLog, state: LogState, earlier: Manifest) -> 
         TableReplacedError: The version belongs to another table.
     """
     if not _is_same_table(log, state, earlier):
-        raise replaced(log.store.uri, earlier.version, state.newest.version)
+        raise table_replaced_error(log.store.uri, earlier.version, state.newest.version)
 
 
 def check_files_exist(store: Store, operation: Operation) -> None:
@@ -99,7 +99,7 @@ def _files_of(operation: Operation) -> Iterator[str]:
             yield deletion_file_path(fragment.id, file)
 
 
-def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
+def table_replaced_error(uri: str, version: int, newest: int) -> TableReplacedError:
     """Return the error for a version that is not the one that was read before.
 
     Args:
@@ -116,7 +116,7 @@ def replaced(uri: str, version: int, newest: int) -> TableReplacedError:
     )
 
 
-def deleted(uri: str, version: int) -> TableReplacedError:
+def table_deleted_error(uri: str, version: int) -> TableReplacedError:
     """Return the error for a table that no longer exists, although rows were written for it.
 
     Args:

@@ -34,7 +34,7 @@ from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.tag_files import (
     HOLD_PREFIX,
-    holding,
+    hold_version,
     list_tags,
     manifest_size,
 )
@@ -127,7 +127,7 @@ def create_branch(
     refs.log.check_may_follow(start.manifest)
     _check_is_free(refs, new)
     log = refs.log_of(new)
-    with holding(refs, start.version):
+    with hold_version(refs, start.version):
         parent = _parent_of(refs)
         source = CloneSource(start.store, start.manifest, start.files.base_paths, start.location)
         publish_clone(log, source, new, environment)
@@ -143,7 +143,7 @@ def create_branch(
         )
         size = manifest_size(start.store, start.version)
         if not references.create_branch_file(refs, branch, size):
-            raise _exists(new)
+            raise _exists_error(new)
     return branch
 
 
@@ -167,7 +167,7 @@ def _check_is_free(refs: Refs, name: str) -> None:
         InvalidInputError: There is one, or remaining files of one.
     """
     if find_branch(refs, name) is not None:
-        raise _exists(name)
+        raise _exists_error(name)
     log = refs.log_of(name)
     try:
         versions = log.versions()
@@ -181,7 +181,7 @@ def _check_is_free(refs: Refs, name: str) -> None:
         )
 
 
-def _exists(name: str) -> InvalidInputError:
+def _exists_error(name: str) -> InvalidInputError:
     return InvalidInputError(
         f"the branch {name!r} already exists: open it with open_dataset(uri, branch={name!r}), or "
         f"delete it with ds.branches.delete({name!r})"
@@ -213,7 +213,7 @@ def delete_branch(refs: Refs, name: str, environment: Environment = MACHINE) -> 
     check_no_links(refs.root, (branch_directory(branch), BRANCHES_DIRECTORY))
     branch_refs = Refs(refs.log_of(branch), branch)
     if find_branch(refs, branch) is None:
-        _check_are_remains(branch_refs)
+        _check_has_remains(branch_refs)
     with suppress(NotFoundError, BadDataError):  # without a version, or with a damaged one
         branch_refs.log.check_may_follow(branch_refs.log.read_latest())
     delete_expired_tags(branch_refs, [], expired_tags(branch_refs, environment))
@@ -231,7 +231,7 @@ def delete_branch(refs: Refs, name: str, environment: Environment = MACHINE) -> 
         branch_refs.log.external.forget()
 
 
-def _check_are_remains(refs: Refs) -> None:
+def _check_has_remains(refs: Refs) -> None:
     """Raise unless a folder has remaining files of a branch that has no file.
 
     Args:

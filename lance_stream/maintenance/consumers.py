@@ -223,7 +223,7 @@ def _refs_with_tag(refs: Refs, tag: str) -> Refs:
     return early if is_early else refs
 
 
-def _described(branch: str | None) -> str:
+def _describe_history(branch: str | None) -> str:
     return "the table itself" if branch is None else f"its branch {branch!r}"
 
 

@@ -37,10 +37,10 @@ def open_newest(
         for note in notes_on_missing_branch(log):
             error.add_note(note)
         raise
-    return opened(os.fspath(uri), log, manifest, storage_options)
+    return open_manifest(os.fspath(uri), log, manifest, storage_options)
 
 
-def opened(
+def open_manifest(
     uri: str,
     log: VersionLog,
     manifest: Manifest,
@@ -111,6 +111,6 @@ def open_tables_together(
     check_can_commit_together(logs)
     manifests = read_latest_together(list(logs.values()))
     return [
-        opened(uri, log, manifest, storage_options)
+        open_manifest(uri, log, manifest, storage_options)
         for (uri, log), manifest in zip(logs.items(), manifests, strict=True)
     ]

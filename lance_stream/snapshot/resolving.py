@@ -9,7 +9,7 @@ from lance_stream.arguments import as_number
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.opening import newest_version_of, open_newest, opened
+from lance_stream.snapshot.opening import newest_version_of, open_newest, open_manifest
 from lance_stream.snapshot.references import (
     Refs,
     as_branch,
@@ -54,7 +54,7 @@ def open_version(
     location = os.fspath(uri)
     if branch is not refs:
         location = _uri_of_branch(location, refs, branch)
-    return opened(location, branch.log, manifest, storage_options)
+    return open_manifest(location, branch.log, manifest, storage_options)
 
 
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:

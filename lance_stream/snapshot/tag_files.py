@@ -278,7 +278,7 @@ def _store_of(refs: Refs, name: str) -> Store:
 
 
 @contextmanager
-def holding(refs: Refs, version: int) -> Iterator[None]:
+def hold_version(refs: Refs, version: int) -> Iterator[None]:
     """Protect a version from cleanup by a temporary tag while the body runs.
 
     If the process is killed, the tag remains; cleanup ignores it once it is old.

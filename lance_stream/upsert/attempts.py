@@ -28,7 +28,7 @@ from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import RememberedDeletes
 from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
 from lance_stream.write.phases import Phases
-from lance_stream.write.planning import combined, commit_planned, planning_again
+from lance_stream.write.planning import combined, commit_planned, replan_on_conflict
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def upsert_by(
             )
 
     try:
-        result = planning_again(attempt, micro_batch, environment)
+        result = replan_on_conflict(attempt, micro_batch, environment)
     except CommitUncertainError:
         raise
     except LanceStreamError:  # the commit certainly failed

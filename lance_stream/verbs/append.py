@@ -32,7 +32,7 @@ from lance_stream.table.operations.rows import Append
 from lance_stream.write.arrow_input import ArrowInput, can_be_read_twice, read_input
 from lance_stream.write.casting import check_rows_fit
 from lance_stream.write.fragments import delete_files, write_fragments, write_target
-from lance_stream.write.planning import Outcome, commit_planned, planning_again
+from lance_stream.write.planning import Outcome, commit_planned, replan_on_conflict
 from lance_stream.write.row_checks import Check, refuse_bad_rows
 from lance_stream.write.uploads import Uploads
 
@@ -210,7 +210,7 @@ def append_fragments(
             raise
 
     try:
-        outcome = planning_again(attempt, micro_batch, environment)
+        outcome = replan_on_conflict(attempt, micro_batch, environment)
     except (CommitAbortedError, CommitConflictError, InvalidInputError):
         _delete_files_of_no_version(table, fragments)
         raise

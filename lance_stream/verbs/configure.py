@@ -30,7 +30,7 @@ from lance_stream.table.apply.config import update_config as apply_update
 from lance_stream.table.config.auto_cleanup import check_auto_cleanup
 from lance_stream.table.config.lineage_limits import check_entries
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, replan_on_conflict
 
 _STORAGE_KEYS: Final = (BLOB_KEY, EXTENSION_NAME_KEY, EXTENSION_METADATA_KEY, *PACKED_KEYS)
 
@@ -107,7 +107,7 @@ def _update(table: TableVersion, plan: Callable[[TableVersion], UpdateConfig]) -
         _check_fields(before.schema, after.schema)
         return commit_planned(newest, operation).table
 
-    return planning_again(attempt)
+    return replan_on_conflict(attempt)
 
 
 def _check_fields(before: Schema, after: Schema) -> None:

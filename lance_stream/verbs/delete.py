@@ -10,7 +10,7 @@ from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.operations.rows import Delete
-from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, replan_on_conflict
 
 
 def delete(table: TableVersion, predicate: str, environment: Environment = MACHINE) -> TableVersion:
@@ -37,4 +37,4 @@ def delete(table: TableVersion, predicate: str, environment: Environment = MACHI
         staged = StagedFiles(with_deletion_files=updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
-    return planning_again(attempt, environment=environment)
+    return replan_on_conflict(attempt, environment=environment)

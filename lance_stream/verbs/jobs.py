@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from lance_stream.commit.opening import open_log
-from lance_stream.commit.same_table import deleted, replaced
+from lance_stream.commit.same_table import table_deleted_error, table_replaced_error
 from lance_stream.errors import (
     ColumnsChangedError,
     CommitConflictError,
@@ -260,7 +260,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
     try:
         newest = open_newest(job.uri, storage_options=job.storage_options)
     except NotFoundError as error:
-        raise deleted(job.uri, job.version) from error
+        raise table_deleted_error(job.uri, job.version) from error
     if not job.version:
         if newest.schema != job.target.schema or newest.file_version is not job.target.file_version:
             raise InvalidInputError(
@@ -269,7 +269,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
             )
         return newest
     if newest.version < job.version:
-        raise replaced(job.uri, job.version, newest.version)
+        raise table_replaced_error(job.uri, job.version, newest.version)
     try:
         planned_on = checkout(newest, job.version)
     except NotFoundError:  # cleaned up: the changes since then are unknown
@@ -282,7 +282,7 @@ def _as_planned(job: WriteJob, fragments: Sequence[Fragment]) -> TableVersion:
             check_still_fits(fragments, job.target.schema, newest)
         return newest
     if mark_of(planned_on.manifest) != job.mark:
-        raise replaced(job.uri, job.version, newest.version)
+        raise table_replaced_error(job.uri, job.version, newest.version)
     return planned_on
 
 

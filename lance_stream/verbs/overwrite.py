@@ -33,7 +33,7 @@ from lance_stream.verbs.append import check_is_compatible
 from lance_stream.verbs.create import new_schema, numbered_schema
 from lance_stream.write.arrow_input import ArrowInput, read_input
 from lance_stream.write.fragments import write_fragments, write_target
-from lance_stream.write.planning import Outcome, StagedFiles, commit_planned, planning_again
+from lance_stream.write.planning import Outcome, StagedFiles, commit_planned, replan_on_conflict
 from lance_stream.write.row_checks import Check, refuse_bad_rows
 
 
@@ -117,7 +117,7 @@ def overwrite_fragments(
 
     staged = StagedFiles(tuple(fragments))
     try:
-        outcome = planning_again(attempt, micro_batch, environment)
+        outcome = replan_on_conflict(attempt, micro_batch, environment)
     except (CommitAbortedError, CommitConflictError, InvalidInputError):  # certainly not committed
         staged.delete(table.store)
         raise

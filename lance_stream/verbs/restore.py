@@ -10,10 +10,10 @@ from lance_stream.ledger.foreign_restores import KEEPS_LEDGER
 from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.resolving import VersionSpec, version_on_branch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import holding
+from lance_stream.snapshot.tag_files import hold_version
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.operations.versions import Restore
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, replan_on_conflict
 
 
 def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
@@ -37,8 +37,8 @@ def restore(table: TableVersion, version: VersionSpec) -> TableVersion:
         return commit_planned(newest, Restore(number), properties=settings).table
 
     table.log.read(number)  # if it was removed, the error lists the existing ones
-    with holding(table.refs, number):
-        return planning_again(attempt)
+    with hold_version(table.refs, number):
+        return replan_on_conflict(attempt)
 
 
 def _number_of(table: TableVersion, version: VersionSpec) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lance_stream.commit.cloning import CloneSource, begin_clone, publish_clone
+from lance_stream.commit.cloning import CloneSource, start_clone, publish_clone
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import (
@@ -71,7 +71,7 @@ def shallow_clone(
         )
     check_may_write(source.manifest)
     origins = origins_of(start) if tag_source else []
-    _, is_new = begin_clone(log.store, source, None)
+    _, is_new = start_clone(log.store, source, None)
     try:
         if tag_source:
             _tag(start.refs, start.version, target)

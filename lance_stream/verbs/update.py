@@ -42,7 +42,7 @@ from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.write.casting import cast_batch
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
-from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, replan_on_conflict
 
 
 def update(
@@ -101,7 +101,7 @@ def update(
         staged = StagedFiles((*new, *in_place), updated)
         return commit_planned(newest, operation, staged, environment=environment).table
 
-    return planning_again(attempt, environment=environment)
+    return replan_on_conflict(attempt, environment=environment)
 
 
 def _expressions(table: TableVersion, values: Mapping[str, str]) -> dict[str, Expression]:

@@ -1,7 +1,7 @@
 """What all writing verbs have in common: the transaction, the commit, planning again.
 
 A verb plans on the newest version, writes files that no version references yet, and commits
-(`commit_planned`). After a conflict, it repeats all of this (`planning_again`). The files of a plan
+(`commit_planned`). After a conflict, it repeats all of this (`replan_on_conflict`). The files of a plan
 are deleted if it certainly failed; if the outcome is unknown, they are left for a later cleanup.
 """
 
@@ -286,7 +286,7 @@ def combined(*callbacks: ConfigEntries | None) -> ConfigEntries | None:
     }
 
 
-def planning_again(
+def replan_on_conflict(
     attempt: Callable[[], T],
     micro_batch: PendingBatch | None = None,
     environment: Environment = MACHINE,

@@ -18,7 +18,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.maintenance.compaction.automatic import Automatic
+from lance_stream.maintenance.compaction.automatic import CompactionTrigger
 from lance_stream.maintenance.compaction.background import ROUND
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.storage import protocols
@@ -98,7 +98,7 @@ def read_key(uri: str) -> None:
 
 
 def decide_on_compaction(uri: str) -> None:
-    Automatic(ROUND).reason(open_newest(uri))
+    CompactionTrigger(ROUND).reason(open_newest(uri))
 
 
 def plan_cleanup(uri: str) -> None:

@@ -1,19 +1,19 @@
 """Decides when a compaction alongside a stream is worthwhile: `compact="auto"`.
 
-Small fragments and deleted rows make the key lookups of every batch slower, and a long manifest
-makes every commit slower. A round costs time once, in proportion to the rows that it rewrites. So a
-round begins when the gain per rewritten row is large enough:
+Small fragments and deleted rows slow down the key lookups of every batch, and a long manifest slows
+down every commit. A round costs time once, in proportion to the rows that it rewrites. So a round
+begins when one of these has grown enough since the last round:
 
-    small fragments    8 more than after the last round; a row is moved when its fragment doubles
-    deleted rows       more than after the last round, by an eighth of a full fragment, or by a
-                       twentieth of the table, in fragments with a quarter of their rows deleted:
-                       three rows are moved per deleted row
-    manifest           twice as large as after the last round, and above 256 KB
-    lookups            they have taken longer than after the last round, by as much in total as the
-                       last round took
+    small fragments    by 8 fragments; a row is rewritten when its fragment has doubled in size
+    deleted rows       by an eighth of a full fragment, or by a twentieth of the table if that is
+                       less. Only fragments with more than a quarter of their rows deleted count, so
+                       at most three live rows are rewritten per deleted row
+    manifest           to more than twice its size, and more than 256 KB
+    lookups            the time by which lookups were slower than the fastest one exceeds, in total,
+                       the duration of the last round
 
-None of these depends on the size of the table: the number of moved rows is proportional to the
-number of changed rows.
+So the number of rewritten rows is proportional to the number of changed rows, whatever the size of
+the table.
 """
 
 import threading
@@ -37,7 +37,7 @@ SMALL_MANIFEST: Final = 256 << 10
 """The size in bytes of all fragments' messages up to which the manifest is not a reason."""
 
 SECONDS_PER_ROW: Final = 2e-6
-"""The time to move a row, until a round has been measured."""
+"""The assumed time to rewrite a row, until a round has been measured."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Accumulation:
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason why a round begins, and its rules.
+    """The reason to begin a round, and the rules of the round.
 
     Attributes:
-        text: The reason in one or two words.
+        text: The reason in one or two words, for logs.
         rules: The rules of the round.
     """
 
@@ -80,7 +80,7 @@ class Reason:
 
 
 def accumulation_of(table: TableVersion, rules: CompactionRules) -> Accumulation:
-    """Return what has accumulated in a version; decodes no fragment, and reads nothing."""
+    """Return what has accumulated in a version; sends no request and decodes no fragment."""
     fragments = table.manifest.fragments
     numbers = fragments.numbers
     physical = numbers.physical_rows.astype(np.int64)
@@ -94,7 +94,7 @@ def accumulation_of(table: TableVersion, rules: CompactionRules) -> Accumulation
     )
 
 
-class Automatic:
+class CompactionTrigger:
     """Decides when a round begins.
 
     Args:
@@ -120,12 +120,12 @@ class Automatic:
             if lookup_seconds is not None:
                 self._fastest = min(lookup_seconds, self._fastest or lookup_seconds)
                 self._excess_seconds += lookup_seconds - self._fastest
-            is_time = self._num_batches % BATCHES_BETWEEN_CHECKS == 0
+            is_due = self._num_batches % BATCHES_BETWEEN_CHECKS == 0
             self._num_batches += 1
-            return is_time
+            return is_due
 
     def reason(self, table: TableVersion) -> Reason | None:
-        """Return why a round should begin on a version; None if it should not."""
+        """Return the reason to begin a round on a version; None if there is none."""
         current, rules = accumulation_of(table, self._rules), self._rules
         before = self._before = self._before.at_most(current)
         tiers = replace(rules, fan_in=FAN_IN)
@@ -141,12 +141,12 @@ class Automatic:
             return Reason("lookups", rules)
         return None
 
-    def ended(self, table: TableVersion, seconds: float | None) -> None:
-        """Record the end of a round.
+    def record_round(self, table: TableVersion, seconds: float | None) -> None:
+        """Record that a round has ended.
 
         Args:
             table: The version after the round.
-            seconds: The duration of its writing; None if it wrote nothing.
+            seconds: How long the round wrote files; None if it wrote none.
         """
         self._before = accumulation_of(table, self._rules)
         with self._lock:

@@ -6,13 +6,13 @@
                       └─ plan, write new files ─ ─ ─ commit, between two batches
 
 Every few batches, a round starts: it is planned on the version that the batch committed, and writes
-new files while batches continue. The commit takes a turn like a batch, so it never happens within a
-batch, which would then be planned again. A batch waits for at most one commit attempt, never for
-the writing; the thread never waits while it has the turn.
+new files while batches continue. The commit takes a turn like a batch, so it never happens during a
+batch, which would then have to be re-planned. A batch waits for at most one commit attempt, never
+for the writing; the thread never waits while it has the turn.
 
-A round never fails a stream: errors are logged, files that certainly no version references are
-deleted, and a later round tries again. A killed process leaves unreferenced files. A process that
-exits stops its rounds, and waits a short time for them.
+A failed round does not fail the stream: the error is logged, files that no version can reference
+are deleted, and a later round tries again. A killed process leaves unreferenced files. A process
+that exits stops its rounds, and waits a short time for them.
 """
 
 import atexit
@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.maintenance.compaction.automatic import AUTO, Automatic
+from lance_stream.maintenance.compaction.automatic import AUTO, CompactionTrigger
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import (
@@ -44,10 +44,11 @@ _log = logging.getLogger("lance_stream.compaction")
 ROUND: Final = CompactionRules(
     max_deleted_fraction=0.25, by_steps=True, max_rows=8 << 20, max_bytes=1 << 30
 )
-"""The rules of one round: limited, so that small fragments are merged steadily while rows arrive.
+"""The rules of one round: its size is limited, so that small fragments are merged steadily while
+rows arrive.
 
-Each batch of updates deletes a share of the rows of every fragment. If fragments are rewritten when
-a quarter is deleted, three live rows are moved per deleted row; at a tenth, nine.
+Each batch of updates deletes a share of the rows of every fragment. If a fragment is rewritten once
+a quarter of its rows is deleted, three live rows are rewritten per deleted row; at a tenth, nine.
 """
 
 SECONDS_AT_EXIT: Final = 10.0
@@ -125,13 +126,13 @@ class Round:
     """The outcome of a round.
 
     Attributes:
-        version: The committed version; None if there was nothing to do, or the round failed.
+        version: The committed version; None if there was nothing to compact, or the round failed.
         num_removed: The number of removed fragments.
         num_added: The number of added fragments.
         num_abandoned: The number of groups of fragments that were rewritten but not committed.
         seconds: The duration by phase: "write", and "commit", which includes the wait for a turn.
-        error: The error; None without one.
-        reason: The reason why it began, if that was decided automatically.
+        error: The error that ended the round; None if it succeeded.
+        reason: Why the round began, with `AUTO`; otherwise empty.
     """
 
     version: int | None = None
@@ -183,7 +184,7 @@ class BackgroundCompaction:
         self.rules = rules
         self.last_round: Round | None = None
         self._turns = Turns() if turns is None else turns
-        self._automatic = Automatic(rules) if every == AUTO else None
+        self._trigger = CompactionTrigger(rules) if every == AUTO else None
         self._num_batches = 0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -204,20 +205,20 @@ class BackgroundCompaction:
         write: WriteTasks | None = None,
         lookup_seconds: float | None = None,
     ) -> bool:
-        """Start a round if one is due: every few batches, by batch id or by their number.
+        """Start a round if one is due: after `every` batches, or if `every` divides the id + 1.
 
-        Counting by batch id lets rounds start even if a stream runs for only a few batches at a
-        time. With `AUTO`, the round's thread checks the table first.
+        The batch ids let rounds start even if a stream runs for only a few batches at a time. With
+        `AUTO`, the round's thread checks the table first.
 
         Args:
-            batch_id: The batch id. The batch committed a version.
-            open_newest: Returns the table; called if a round is due.
+            batch_id: The id of the batch, which committed a version.
+            open_newest: Returns the newest version; called if a round is due.
             write: Writes the new files; by default in the thread.
             lookup_seconds: The duration of the batch's key lookups; None without any.
 
         Returns:
-            Whether a round started, or may start. None starts while one is in progress on this
-            table in this process.
+            Whether a round was started; with `AUTO`, whether the table is being checked. No round
+            starts while another one is in progress on this table in this process.
         """
         if isinstance(self.every, str):
             return self._start_if_due(open_newest, write, lookup_seconds)
@@ -241,12 +242,12 @@ class BackgroundCompaction:
         write: WriteTasks | None,
         lookup_seconds: float | None,
     ) -> bool:
-        """Record a batch, and check the table from time to time, in the thread."""
-        assert self._automatic is not None
-        is_time = self._automatic.after_batch(lookup_seconds)
-        if not is_time or not self.wait(0.0):
+        """Record a batch; after every few batches, check the table in a thread."""
+        assert self._trigger is not None
+        is_due = self._trigger.after_batch(lookup_seconds)
+        if not is_due or not self.wait(0.0):
             return False
-        self._start(partial(self._run_if_worthwhile, self._automatic, open_newest, write))
+        self._start(partial(self._run_if_worthwhile, self._trigger, open_newest, write))
         return True
 
     def _start(self, run: Callable[[threading.Event], object]) -> None:
@@ -268,7 +269,7 @@ class BackgroundCompaction:
     def stop(self, timeout_seconds: float | None = None) -> bool:
         """Stop the current round; return whether it has ended.
 
-        A round that has begun to commit runs to its end; another one leaves no files behind.
+        A round that is already committing finishes; one that is stopped deletes its files.
         """
         self._stop.set()
         self._turns.wake()
@@ -276,20 +277,20 @@ class BackgroundCompaction:
 
     def _run_if_worthwhile(
         self,
-        automatic: Automatic,
+        trigger: CompactionTrigger,
         open_newest: Callable[[], TableVersion],
         write: WriteTasks | None,
         stop: threading.Event,
     ) -> None:
         try:
             table = open_newest()
-            reason = automatic.reason(table)
+            reason = trigger.reason(table)
             if reason is None or stop.is_set() or not begin_work(table.store.uri):
                 return
             self._run(table, reason.rules, write, stop, reason.text)
             result = self.last_round
             has_moved_rows = result is not None and result.num_removed
-            automatic.ended(
+            trigger.record_round(
                 open_newest(), result.seconds.get("write") if result and has_moved_rows else None
             )
         except Exception:
@@ -351,27 +352,28 @@ def _check(stop: threading.Event) -> None:
 
 
 class Stoppable(Protocol):
-    """Work in a thread."""
+    """Background work in a thread."""
 
     def stop(self, timeout_seconds: float | None = None) -> bool:
-        """Stop it; return whether it has ended."""
+        """Stop the work; return whether it has ended."""
         ...
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait for it; return whether it has ended."""
+        """Wait for the work; return whether it has ended."""
         ...
 
 
 STOPPED_AT_EXIT: Final[weakref.WeakSet[Stoppable]] = weakref.WeakSet()
-"""The work that an exiting process stops."""
+"""The background work that an exiting process stops."""
 
 _TABLES: Final[set[str]] = set()
+"""The locations of the tables with background work in this process, of any sink."""
+
 _TABLES_LOCK: Final = threading.Lock()
-"""The tables with background work in this process, by any sink."""
 
 
 def begin_work(uri: str) -> bool:
-    """Register work on a table; return False if there is other work on it in this process.
+    """Register work on a table; return False if the process already has work on it.
 
     Args:
         uri: The table's location.
@@ -391,7 +393,7 @@ def end_work(uri: str) -> None:
 
 @atexit.register
 def _stop_all() -> None:
-    """Let the rounds of an exiting process clean up, if they can do so in time."""
+    """Stop all background work, and wait until it has cleaned up, for a limited time."""
     deadline = time.monotonic() + SECONDS_AT_EXIT
     rounds = list(STOPPED_AT_EXIT)
     for round_ in rounds:

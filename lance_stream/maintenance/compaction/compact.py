@@ -1,26 +1,29 @@
 """Compaction: rewrites small fragments, and fragments with many deleted rows, into larger ones.
 
 No row changes: rows keep their row ids and row versions, deleted rows are dropped, and the change
-feed is empty.
+feed has no changes.
 
     prepare     plan on some version, and write the files: slow, but blocks no writer  (`rewrites`)
     adapt       adapt the groups to the old fragments in the newest version
     commit      one Rewrite for all groups; if another writer was faster, adapt again
 
-Other writers continue meanwhile, and the prepared files remain useful:
+Other writers may commit in the meantime. The prepared files are adapted to their changes:
 
-    rows of an old fragment deleted    they are deleted in the new one, too
-    an old fragment has other files,   it is kept; its rows are deleted in the new one
-    or was removed, or has rows restored
-    more than half of the rows deleted the group is dropped: it would soon be rewritten again
-    new indices on part of a group     the group is dropped: they could not cover the new fragments
+    rows of an old fragment were       they are marked as deleted in the new fragment, too
+    deleted
+    an old fragment was removed, has   it stays as it is; its rows are marked as deleted in the new
+    other files, or restored rows      fragment
+    more than half of the rows of a    the group is dropped: it would soon be rewritten again
+    group were deleted
+    new indices cover a part of a      the group is dropped: they could not cover the new fragments
+    group
 
-The transaction has the ids of the new fragments, from which readers of transactions, such as
+The transaction states the ids of the new fragments, from which readers of transactions, such as
 LanceDB's materialized views, know that these fragments have no new rows. The ids follow those of
 the version on which the attempt is based, so the attempt fails if another writer has used them.
 
 Source: facts of the format, section 4; observed in the reference.
-Differs: The reference drops a compaction if one of its rows was deleted or changed meanwhile. It
+Differs: The reference drops a compaction if one of its rows has been deleted or changed. It
          reserves the ids in a separate version (ReserveFragments); here a compaction is one
          version.
 """
@@ -63,7 +66,7 @@ from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
 from lance_stream.table.operations.transaction import Transaction
 from lance_stream.write.after_commit import after_commit
 from lance_stream.write.fragments import delete_files
-from lance_stream.write.planning import MAX_PLANS, planning_again
+from lance_stream.write.planning import MAX_PLANS, replan_on_conflict
 
 MAX_DELETED_BEFORE_COMMIT: Final = 0.5
 """A group is dropped if more than this share of its rows was deleted before the commit."""
@@ -76,7 +79,7 @@ class CompactionResult:
     """The outcome of a compaction.
 
     Attributes:
-        table: The committed version; the newest one if there was nothing to do.
+        table: The committed version; the newest one if there was nothing to compact.
         num_removed: The number of removed fragments.
         num_added: The number of added fragments.
         num_abandoned: The number of groups that were rewritten but not committed.
@@ -104,9 +107,13 @@ def compact(
         target_rows: The desired number of rows of a fragment.
         write: Writes the new files.
         environment: The clock and randomness.
-        bytes_per_commit: The approximate size in bytes of the data files per commit, at least one
-            group of fragments; groups with the largest gain come first. Fragments that are added
-            meanwhile are not rewritten. None for one commit.
+        bytes_per_commit: The approximate size in bytes of the data files that one commit rewrites;
+            each commit rewrites at least one group of fragments, those with the largest gain
+            first. Fragments that other writers add in the meantime are not rewritten. None for one
+            commit.
+
+    Returns:
+        The version after the last commit, and the numbers of fragments in all commits.
 
     Raises:
         InvalidInputError: A number is invalid.
@@ -122,14 +129,14 @@ def compact(
         rules = replace(rules, newest_fragment=max_fragment_id(newest.manifest))
     num_removed = num_added = num_failed = 0
     while num_failed < MAX_PLANS:
-        prepared = planning_again(partial(_prepare_newest, table, newest, rules, write))
+        prepared = replan_on_conflict(partial(_prepare_newest, table, newest, rules, write))
         result = commit_prepared(prepared, environment=environment)
         newest = result.table
         num_removed += result.num_removed
         num_added += result.num_added
         num_failed = num_failed + 1 if result.num_abandoned else 0
-        is_all = bytes_per_commit is None or not prepared.groups
-        if is_all and not result.num_abandoned:
+        is_last = bytes_per_commit is None or not prepared.groups
+        if is_last and not result.num_abandoned:
             return replace(result, num_removed=num_removed, num_added=num_added)
     raise RetryableConflictError(
         f"other writers changed the fragments of this compaction {MAX_PLANS} times in a row. Try "
@@ -151,17 +158,17 @@ def commit_prepared(
     environment: Environment = MACHINE,
     retries: RetryPolicy = POLICY,
 ) -> CompactionResult:
-    """Commit prepared groups to the newest version, as far as they still apply.
+    """Commit the prepared groups that still apply to the newest version.
 
     Args:
         prepared: The files and their rows. Files that are certainly not committed are deleted.
-        turn: A context for each attempt, which ends before the wait for the next one: others that
-            share it wait for at most one commit.
+        turn: Returns a context for an attempt. It ends before the wait for the next attempt, so
+            others that take turns wait for at most one attempt.
         environment: The clock and randomness.
         retries: The limits of the commit.
 
     Returns:
-        The outcome. If nothing still applies, no version is committed.
+        The outcome. If no group still applies, no version is committed.
 
     Raises:
         RetryableConflictError: Other writers were faster in every attempt.
@@ -233,9 +240,9 @@ class _AdaptedGroups:
 def _adapt(
     newest: TableVersion, prepared: PreparedCompaction, environment: Environment
 ) -> _AdaptedGroups:
-    """Adapt prepared groups to the newest version, and write the necessary deletion files.
+    """Return prepared groups adapted to the newest version; writes the necessary deletion files.
 
-    The new fragments get the ids that are correct if no fragment is added before the commit.
+    The ids of the new fragments are correct as long as no other fragment is added.
     """
     covered_by = coverage_of(newest)
     surviving = [_adapt_group(newest, group) for group in prepared.groups]
@@ -297,13 +304,13 @@ def _adapt_group(
 def _deleted_now(
     newest: TableVersion, current: Fragment, planned: Fragment, rows: RewrittenRows
 ) -> RowOffsets:
-    """Return the deleted rows of a fragment; reads no file if there are no new ones."""
+    """Return the deleted rows of a fragment; reads a file only if its deletion file has changed."""
     is_same = current.deletion_file == planned.deletion_file
     return rows.deleted if is_same else newest.deleted_offsets(current)
 
 
 def _without_lineage(old: Fragment) -> Fragment:
-    """Return a fragment for the transaction, without the sequences, which may take megabytes."""
+    """Return a fragment for the transaction without its lineage, which may take megabytes."""
     return replace(old, row_ids=None, created_at_versions=None, last_updated_at_versions=None)
 
 
@@ -321,7 +328,7 @@ def _with_deleted_rows(
 def _try_to_commit(
     adapted: _AdaptedGroups, environment: Environment
 ) -> CommittedTransaction | None:
-    """Commit, or delete the deletion files; return None if another writer was faster."""
+    """Commit the groups; return None, and delete their deletion files, if another was faster."""
     table = adapted.table
     transaction = Transaction(table.version, str(uuid.uuid4()), Rewrite(adapted.groups))
     try:

@@ -1,16 +1,17 @@
 """Plans a compaction: chooses the fragments to merge.
 
-    candidates    fewer rows than the target, or more than a given share of them deleted
-    groups        adjacent candidates, up to the target number of rows and the size of a data file,
-                  which the same indices cover, so that these can cover the new fragments; a single
-                  one only if it has deleted rows. If files cannot store nulls, only fragments that
-                  lack the same columns are merged
+    candidates    fragments with fewer live rows than the target, or too large a share of deleted
+                  rows
+    groups        adjacent candidates that the same indices cover, so that these can cover the new
+                  fragments; up to the target number of rows, and the size of a data file. A group
+                  of one fragment only if it has too many deleted rows. If files cannot store nulls,
+                  the fragments of a group lack the same columns
     a round       all groups; or those with the largest gain per written row, up to a number of
                   rows and bytes
 
 Repeated compaction while rows arrive goes *by steps*: the last group, which still receives rows, is
-merged only if no fragment in it is larger than all others together. A row is then rewritten
-whenever its fragment doubles, and not whenever a few rows arrive.
+merged only if no fragment in it is larger than all others together. So a row is rewritten when its
+fragment has doubled in size, and not whenever a few rows arrive.
 
 Source: facts of the format, section 4; observed in the reference.
 """
@@ -41,7 +42,7 @@ MAX_DELETED_FRACTION: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class CompactionRules:
-    """The goals of a compaction, and how much it may do at once.
+    """The goals of a compaction, and the limits of one round.
 
     Attributes:
         target_rows: The desired number of rows of a fragment.
@@ -98,7 +99,7 @@ def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tupl
 
 
 def _groups(table: TableVersion, rules: CompactionRules) -> Iterator[list[list[_Candidate]]]:
-    """Yield adjacent candidates that can be merged; split where some should wait."""
+    """Yield runs of adjacent candidates that can be merged, each divided into groups."""
     kind_of = _kinds(table)
     max_bytes = rules.max_file_bytes
     if rules.max_bytes is not None and not rules.whole_groups:
@@ -146,7 +147,7 @@ def _candidates(table: TableVersion, rules: CompactionRules) -> Iterator[_Candid
 
 
 def _misplaced(table: TableVersion) -> list[int]:
-    """Return the indices of fragments whose lineage the table's config wants elsewhere."""
+    """Return the indices of fragments whose lineage is not where the table's config puts it."""
     fragments, limit = table.manifest.fragments, limit_of(table)
     if limit is None:
         return np.flatnonzero(fragments.numbers.has_hidden_lineage).tolist()
@@ -195,7 +196,7 @@ def _groups_of_largest_gain(
 
 
 def _kinds(table: TableVersion) -> Callable[[int], Hashable]:
-    """Return a function of a fragment's index whose value is equal for all fragments of a group."""
+    """Return a function of a fragment's index; fragments can be merged if its values are equal."""
     covered_by = coverage_of(table)
     fragments, ids = table.manifest.fragments, table.manifest.fragments.ids
     never_null = [

@@ -1,9 +1,9 @@
-"""The long part of a compaction: writes live rows to new, unreferenced fragments.
+"""The slow part of a compaction: writes live rows to new, unreferenced fragments.
 
-    task        a worker's part: writes one group; picklable
-    group       the old fragments, their state, and the new ones
+    task        the work of one worker: rewrites one group; picklable
+    group       the old fragments, their deleted rows, and the new fragments
 
-Rows are written in their order, or in an order that makes their lineage shorter (`row_order`). A
+Rows keep their order, or are written in one that makes their lineage shorter (`row_order`). A
 driver creates the tasks, runs them itself or on Spark's workers, and adds the row ids and row
 versions of the rows to the new fragments. `compact` then adapts the groups to concurrent changes.
 """
@@ -71,8 +71,8 @@ class PreparedGroup:
     """Fragments of one version, and new ones that contain their live rows.
 
     Attributes:
-        old: The fragments, as they were.
-        rows: The number of rows of each, and the deleted ones.
+        old: The fragments in the version on which the compaction was planned.
+        rows: The number of rows of each old fragment, and its deleted rows.
         new: The new fragments, with the row ids and row versions of their rows, but without
             fragment ids.
         order: The order in which the live rows were written; None for their previous order.
@@ -94,8 +94,8 @@ class PreparedCompaction:
     """A compaction whose files are written, but that is not committed.
 
     Attributes:
-        table: The version that was planned on.
-        groups: What was written.
+        table: The version on which it was planned.
+        groups: The groups, with their new fragments.
     """
 
     table: TableVersion
@@ -113,7 +113,10 @@ def write_task(
 
     Args:
         task: The task.
-        before_batch: May raise to end it early; no file is left behind then.
+        before_batch: Called before each batch of rows; if it raises, the written files are deleted.
+
+    Returns:
+        The new fragments, without ids, row ids and row versions.
 
     Raises:
         BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
@@ -177,7 +180,7 @@ def prepare(
     try:
         for positions, task, new in zip(planned, tasks, write(tasks) if tasks else (), strict=True):
             written += new
-            groups.append(_group(table, positions, task, new))
+            groups.append(_prepared_group(table, positions, task, new))
             if _num_written(groups[num_remapped:]) >= MAX_SAVED_ROWS:
                 remap_keys(table, [group.rewritten_files for group in groups[num_remapped:]])
                 num_remapped = len(groups)
@@ -194,7 +197,7 @@ def _num_written(groups: Sequence[PreparedGroup]) -> int:
     return sum(row.num_written for group in groups for row in group.rows)
 
 
-def _group(
+def _prepared_group(
     table: TableVersion, positions: Sequence[int], task: RewriteTask, new: Sequence[Fragment]
 ) -> PreparedGroup:
     old = tuple(table.manifest.fragments[index] for index in positions)
@@ -215,7 +218,7 @@ def _group(
 
 
 def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
-    """Return new fragments with the row ids and versions of their rows, in their order."""
+    """Return new fragments with the lineage of their rows, which is in the order of the rows."""
     results: list[Fragment] = []
     first = 0
     for fragment in new:
@@ -237,9 +240,9 @@ def _with_lineage(new: Sequence[Fragment], lineage: Lineage) -> list[Fragment]:
 
 
 def _encoded_ids(row_ids: U64s) -> bytes:
-    """Return a sequence of row ids, as a whole or in parts, whichever is shorter.
+    """Return encoded row ids, as a whole or in parts, whichever is shorter.
 
-    Ids that many versions changed ascend only for a short while; parts can be encoded differently.
+    Rows that many versions changed form short ascending runs, and each part has its own encoding.
     """
     whole = encode_row_ids(row_ids)
     if len(whole) <= len(row_ids):

@@ -2,8 +2,7 @@
 
 A manifest contains three sequences for every fragment: the row ids, and the versions that created
 and last updated each row. Their encoding is short where neighboring values are similar. Our upserts
-write each batch's rows in the order of their ids; other writers write them in the order in which
-they were found, so neighbors differ.
+write each batch's rows in the order of their ids. Other writers do not, so neighbors differ.
 
     current order    (version of the last update, row id)
     8 2   9 1   5    2 8   1 9   5                           row id
@@ -11,11 +10,12 @@ they were found, so neighbors differ.
 
 Versions of the last update already ascend in most tables, because an upsert writes the rows
 that it changes into new fragments at the end. So the new order moves rows only among those that
-one version changed, and a table of appends is not reordered. Sorted by row id alone, the ids would
-form one range, but the versions one run per row, which takes eight times as many bytes as an id.
+one version changed, and a table of appends is not reordered. If rows were sorted by row id alone,
+the ids would form one range, but the versions would have one run per row, which takes eight times
+as many bytes as an id.
 
-Rows are only moved if the sequences then have less than half as many parts, and if the rows that
-have been read but not yet written fit in memory.
+Rows are reordered only if this at least halves the number of parts of the sequences, and if the
+rows that have been read but not yet written fit in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,7 +59,7 @@ MAX_BYTES_WAITING: Final = 256 << 20
 
 @dataclass(frozen=True, eq=False)
 class Lineage:
-    """The lineage of rows, in some order.
+    """The lineage of rows, all arrays in the same order of rows.
 
     Attributes:
         row_ids: (n,) stable row ids.
@@ -77,7 +77,7 @@ class Lineage:
 
     @property
     def num_parts(self) -> int:
-        """About how many parts the sequences have: ids that ascend, and runs of one version."""
+        """The approximate number of parts: ascending runs of ids, and runs of one version."""
         descents = np.count_nonzero(self.row_ids[1:] <= self.row_ids[:-1])
         runs = [
             np.count_nonzero(versions[1:] != versions[:-1])
@@ -89,13 +89,16 @@ class Lineage:
 def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Positions | None:
     """Return the order in which live rows are written; None for their current order.
 
-    The driver and the worker that writes them compute it independently, because it would be large
-    to send.
+    The driver and the worker that writes the rows compute it independently, because it would be
+    too large to send.
 
     Args:
         units: The work units that read the rows' fragments.
         lineage: Returns the lineage of their live rows; called only if reordering may be
             worthwhile.
+
+    Returns:
+        (n,) for each row that is written, its position in the current order.
     """
     fragments = [decode_fragment(unit.fragment) for unit in units]
     if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
@@ -167,7 +170,7 @@ def best_order(lineage: Lineage, bytes_per_row: int) -> Positions | None:
 
     Args:
         lineage: The lineage of the rows in their current order.
-        bytes_per_row: About how many bytes of memory a row takes.
+        bytes_per_row: The approximate size of a row in memory.
 
     Returns:
         (n,) for each row that is written, its position in the current order.
@@ -189,7 +192,7 @@ def max_waiting(order: Positions) -> int:
 
 
 def reordered(batches: Iterable[pa.RecordBatch], order: Positions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches in another order, each as soon as it can be written.
+    """Yield the rows of batches in another order; buffers only rows that must be written later.
 
     Args:
         batches: Rows, as many as the order has positions.

@@ -37,7 +37,7 @@ from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.lance_options import lance_location
 from lance_stream.table.apply import check_may_write
-from lance_stream.write.planning import StagedFiles, commit_planned, planning_again
+from lance_stream.write.planning import StagedFiles, commit_planned, replan_on_conflict
 
 _VECTOR_KINDS = ("IVF", "VECTOR")
 
@@ -105,7 +105,7 @@ def update_indices(
             raise IndexBuildError(_message_about(problems, newest, built.names))
         return UpdatedIndices(newest, tuple(sorted(built.names)))
 
-    return planning_again(attempt, environment=environment)
+    return replan_on_conflict(attempt, environment=environment)
 
 
 def _message_about(

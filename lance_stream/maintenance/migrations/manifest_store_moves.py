@@ -26,7 +26,7 @@ from lance_stream.snapshot.opening import newest_version_of, open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.manifest_store_mark import CONFIG_KEY
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, replan_on_conflict
 
 
 def leave_manifest_store(
@@ -135,4 +135,4 @@ def _publish_with_mark(
         operation = UpdateConfig(config=MapUpdate(((CONFIG_KEY, None),)))
         return commit_planned(newest, operation).table
 
-    return planning_again(attempt)
+    return replan_on_conflict(attempt)

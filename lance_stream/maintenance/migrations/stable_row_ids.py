@@ -15,7 +15,7 @@ from lance_stream.table.apply import Creation
 from lance_stream.table.apply.stable_row_ids import check_can_have_row_ids, with_row_ids
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.columns import Merge
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, replan_on_conflict
 
 
 def migrate(table: TableVersion) -> TableVersion:
@@ -47,7 +47,7 @@ def migrate(table: TableVersion) -> TableVersion:
             creation=Creation(newest.manifest.data_format, stable_row_ids=True),
         ).table
 
-    return planning_again(attempt)
+    return replan_on_conflict(attempt)
 
 
 def _is_still(version: int) -> Callable[[Manifest], None]:

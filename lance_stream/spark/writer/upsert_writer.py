@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
-from lance_stream.commit.same_table import deleted
+from lance_stream.commit.same_table import table_deleted_error
 from lance_stream.errors import NotFoundError, TableReplacedError
 from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
@@ -256,7 +256,7 @@ def _current(job: UpsertJob) -> TableVersion:
     """
     table = _prepare(job)
     if not table.version and not job.is_new:
-        raise deleted(job.uri, job.version)
+        raise table_deleted_error(job.uri, job.version)
     return table
 
 

@@ -53,7 +53,7 @@ from lance_stream.verbs.columns.schema_changes import first_free_id
 from lance_stream.verbs.create import new_schema
 from lance_stream.write.after_commit import after_commit
 from lance_stream.write.casting import check_castable
-from lance_stream.write.planning import commit_operation, planning_again
+from lance_stream.write.planning import commit_operation, replan_on_conflict
 
 _KEY_METADATA = (PRIMARY_KEY_METADATA.encode(), PRIMARY_KEY_POSITION_METADATA.encode())
 
@@ -287,7 +287,7 @@ def _add(
         after_commit(committed)
         return committed
 
-    return planning_again(attempt)
+    return replan_on_conflict(attempt)
 
 
 def schema_with(table: TableVersion, new: Sequence[Addition]) -> Schema:

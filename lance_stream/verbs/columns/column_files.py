@@ -32,7 +32,7 @@ from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.lineage.row_addresses import unpack_addresses
 from lance_stream.verbs.columns.schema_changes import Identity
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
-from lance_stream.write.planning import planning_again
+from lance_stream.write.planning import replan_on_conflict
 
 _Key: TypeAlias = tuple[int, tuple[DataFile, ...], Hashable, tuple[Identity, ...]]
 
@@ -190,7 +190,7 @@ def commit_columns(
         return attempt(newest, files)
 
     try:
-        version = planning_again(next_attempt, environment=environment)
+        version = replan_on_conflict(next_attempt, environment=environment)
     except (CommitConflictError, InvalidInputError):  # certainly not committed
         files.delete()
         raise

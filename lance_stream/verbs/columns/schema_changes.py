@@ -20,7 +20,7 @@ from lance_stream.table.indices import decode_index_section
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.columns import Project
 from lance_stream.write.casting import check_castable
-from lance_stream.write.planning import commit_planned, planning_again
+from lance_stream.write.planning import commit_planned, replan_on_conflict
 
 Identity: TypeAlias = tuple[int, str, str]
 """The id, name and type of a column or a part of one."""
@@ -50,7 +50,7 @@ def change_schema(
         operation = Project(fields, preserves_nullability=True)
         return commit_planned(newest, operation, check=unchanged_since(newest.manifest)).table
 
-    return planning_again(attempt)
+    return replan_on_conflict(attempt)
 
 
 def check_not_remembered_by(table: TableVersion, names: Sequence[str], verb: str) -> None:

@@ -7,7 +7,7 @@ from lance_stream.maintenance.branches import delete_branch
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.consumers import list_consumers, record_progress
-from lance_stream.snapshot.tag_files import holding
+from lance_stream.snapshot.tag_files import hold_version
 from tests.maintenance.cleanup.tables import ALL, DAY, busy_table, in_days, paths_of, unnamed_files
 
 
@@ -81,7 +81,7 @@ def test_unreadable_references_stop_the_cleanup(path: str, content: bytes, match
 def test_holds_of_killed_verbs_expire() -> None:
     """A verb protects its version by a tag, which a kill would leave for ever."""
     ds = busy_table()
-    with holding(ds.table.refs, 3):
+    with hold_version(ds.table.refs, 3):
         name = next(iter(ds.tags.list()))
         remaining = ds.table.store.read(f"_refs/tags/{name}.json")
     assert ds.tags.list() == {}
@@ -96,7 +96,7 @@ def test_holds_on_branches_expire() -> None:
     ds = busy_table()
     ds.branches.create("dev")
     dev = ds.checkout(("dev", None))
-    with holding(dev.table.refs, dev.version):
+    with hold_version(dev.table.refs, dev.version):
         with pytest.raises(InvalidInputError, match="is running, or was killed"):
             delete_branch(ds.table.refs, "dev", in_days(6.9))
         delete_branch(ds.table.refs, "dev", in_days(7.1))

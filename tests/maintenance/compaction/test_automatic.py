@@ -12,7 +12,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.compaction import automatic
-from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, Automatic, accumulation_of
+from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, CompactionTrigger, accumulation_of
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.verification.verify import verify
@@ -32,8 +32,8 @@ def new_table(num_rows: int = 0) -> Dataset:
     return ds.append(rows(range(num_rows))) if num_rows else ds
 
 
-def reason(automatic: Automatic, ds: Dataset) -> str | None:
-    cause = automatic.reason(ds.table)
+def reason(trigger: CompactionTrigger, ds: Dataset) -> str | None:
+    cause = trigger.reason(ds.table)
     return None if cause is None else cause.text
 
 
@@ -41,39 +41,39 @@ def test_small_fragments_are_merged_in_groups() -> None:
     """Merging at every batch would write each row again and again; a fan-in bounds that to a
     logarithm.
     """
-    decides, ds = Automatic(ROUND), new_table()
+    trigger, ds = CompactionTrigger(ROUND), new_table()
     for number in range(FAN_IN):
-        assert reason(decides, ds) is None
+        assert reason(trigger, ds) is None
         ds = ds.append(rows([number]))
-    assert reason(decides, ds) == "small fragments"
-    decides.ended(ds.table, None)
-    assert reason(decides, ds) is None
+    assert reason(trigger, ds) == "small fragments"
+    trigger.record_round(ds.table, None)
+    assert reason(trigger, ds) is None
 
 
 def test_other_writers_compactions_reset_the_count() -> None:
     """An overwrite can remove fragments that the last round left, and must not delay the next
     round.
     """
-    decides, ds = Automatic(ROUND), new_table()
+    trigger, ds = CompactionTrigger(ROUND), new_table()
     for number in range(20):
         ds = ds.append(rows([number]))
-    decides.ended(ds.table, None)
+    trigger.record_round(ds.table, None)
     ds = ds.overwrite(rows([0]))
-    assert reason(decides, ds) is None
+    assert reason(trigger, ds) is None
     for number in range(1, FAN_IN + 1):
         ds = ds.append(rows([number]))
-    assert reason(decides, ds) == "small fragments"
+    assert reason(trigger, ds) == "small fragments"
 
 
 def test_deleted_rows_count_where_they_are_many() -> None:
     """Scans pay for deleted rows in proportion to their fragment, so a round starts at a share
     of it.
     """
-    decides, ds = Automatic(ROUND), new_table(1000)
+    trigger, ds = CompactionTrigger(ROUND), new_table(1000)
     ds = ds.delete("id < 240")
-    assert reason(decides, ds) is None
+    assert reason(trigger, ds) is None
     ds = ds.delete("id < 260")
-    assert reason(decides, ds) == "deleted rows"
+    assert reason(trigger, ds) == "deleted rows"
 
 
 def test_deleted_rows_count_per_fragment() -> None:
@@ -81,11 +81,11 @@ def test_deleted_rows_count_per_fragment() -> None:
     for ever.
     """
     rules = CompactionRules(target_rows=80, max_deleted_fraction=0.25)
-    decides, ds = Automatic(rules), new_table(100)
+    trigger, ds = CompactionTrigger(rules), new_table(100)
     ds = ds.delete("id < 30")
     for number in range(5):
         ds = ds.append(rows(range(1000 * number, 1000 * number + 500)))
-    assert reason(decides, ds) == "deleted rows"
+    assert reason(trigger, ds) == "deleted rows"
 
 
 def test_doubled_manifests_start_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,39 +93,39 @@ def test_doubled_manifests_start_a_round(monkeypatch: pytest.MonkeyPatch) -> Non
     and versions.
     """
     monkeypatch.setattr(automatic, "SMALL_MANIFEST", 500)
-    decides, ds = Automatic(ROUND), new_table(2000)
-    assert reason(decides, ds) is None
+    trigger, ds = CompactionTrigger(ROUND), new_table(2000)
+    assert reason(trigger, ds) is None
     ds = ds.upsert(rows(random.Random(0).sample(range(2000), 400), 1), on="id")
-    actual = decides.reason(ds.table)
+    actual = trigger.reason(ds.table)
     assert actual is not None
     assert actual.text == "manifest"
     assert actual.rules.shortens_lineage
-    decides.ended(ds.table, 1.0)
-    assert reason(decides, ds) is None
+    trigger.record_round(ds.table, 1.0)
+    assert reason(trigger, ds) is None
 
 
 def test_slow_lookups_start_a_worthwhile_round() -> None:
     """A round pays off when the extra time of lookups has reached its own duration; a lasting
     slowness is no reason again.
     """
-    decides, ds = Automatic(ROUND), new_table(10)
-    decides.ended(ds.table, seconds=1.0)
+    trigger, ds = CompactionTrigger(ROUND), new_table(10)
+    trigger.record_round(ds.table, seconds=1.0)
     for _ in range(10):
-        decides.after_batch(0.5)
-    assert reason(decides, ds) is None
-    decides.after_batch(1.0)
-    assert reason(decides, ds) is None
-    decides.after_batch(1.2)
-    assert reason(decides, ds) == "lookups"
-    decides.ended(ds.table, None)
-    decides.after_batch(1.2)  # as fast as it gets
-    assert reason(decides, ds) is None
+        trigger.after_batch(0.5)
+    assert reason(trigger, ds) is None
+    trigger.after_batch(1.0)
+    assert reason(trigger, ds) is None
+    trigger.after_batch(1.2)
+    assert reason(trigger, ds) == "lookups"
+    trigger.record_round(ds.table, None)
+    trigger.after_batch(1.2)  # as fast as it gets
+    assert reason(trigger, ds) is None
 
 
 def test_the_table_is_checked_periodically() -> None:
     """Opening the newest version costs requests, so it happens at every fourth batch only."""
-    decides = Automatic(ROUND)
-    assert [decides.after_batch(None) for _ in range(9)] == [True, *[False] * 3] * 2 + [True]
+    trigger = CompactionTrigger(ROUND)
+    assert [trigger.after_batch(None) for _ in range(9)] == [True, *[False] * 3] * 2 + [True]
 
 
 def test_remaining_work_is_counted_without_decoding() -> None:
