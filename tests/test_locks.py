@@ -48,7 +48,15 @@ def test_upserts_use_shared_keys_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     keys = unlocked_uses(
         monkeypatch,
         KeyIndex,
-        {"_runs", "_saved", "_rejected_runs", "_saved_files", "_number_of", "_next", "_num_lookups"},
+        {
+            "_runs",
+            "_saved",
+            "_rejected_runs",
+            "_saved_files",
+            "_number_of",
+            "_next",
+            "_num_lookups",
+        },
         exempt={"num_bytes", "num_files", "num_saved_runs", "is_worth_it"},
     )
     chunks = unlocked_uses(

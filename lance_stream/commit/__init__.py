@@ -7,5 +7,5 @@ ambiguous responses of the store; `rebasing` reads and writes the deletion files
 manifest store, and `commit_groups` those of several tables at once. `opening` chooses the log of a
 table.
 
-The clock and randomness are passed in.
+The clock and randomness are arguments.
 """

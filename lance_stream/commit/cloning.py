@@ -5,9 +5,9 @@
     3  copy the tombstone files, which a base path cannot provide
     4  publish the manifest under the number of the version that it was cloned from
 
-Whoever creates the first file decides which version is cloned into the directory. So two creators
+The creator of the first file decides which version is cloned into the directory. So two creators
 cannot publish two first versions with different numbers, which is possible with the reference. If a
-creator is killed, the file remains, and the next one that clones the same version completes the
+creator is killed, the file remains, and the next creator that clones the same version completes the
 work.
 
 Source:  the reference's Clone operation, measured.
@@ -74,14 +74,17 @@ def publish_clone(
 
     Args:
         log: The version log of the branch or clone, which is empty.
-        source: The version to clone. The caller protects it from cleanup meanwhile.
+        source: The version to clone. The caller protects it from cleanup during the call.
         branch: The branch's name; None for a clone.
         environment: The clock and randomness.
 
+    Returns:
+        The manifest of the first version.
+
     Raises:
-        InvalidInputError: Another version's clone was started in the directory.
+        InvalidInputError: A clone of another version was started in the directory.
         UnsupportedFeatureError: The version has a feature that this library cannot write.
-        CommitUncertainError: It is unknown whether it was published.
+        CommitUncertainError: It is unknown whether the version was published.
     """
     check_may_write(source.manifest)
     counted = with_counts(source.store, source.manifest)
@@ -110,19 +113,20 @@ def publish_clone(
     if not is_ours:
         raise InvalidInputError(
             f"another program created version {clone.version} of {log.store.uri} first: open it, "
-            "or "
-            "choose another location"
+            "or choose another location"
         )
     return log.read(clone.version)
 
 
 def start_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[Transaction, bool]:
-    """Start a clone: return its transaction, and whether this call started it.
+    """Start a clone, unless the same clone was started before.
 
-    If not, the same clone was started before.
+    Returns:
+        The clone's transaction, and whether this call started the clone.
 
     Raises:
-        InvalidInputError: Another clone was started in the directory, or it cannot be created.
+        InvalidInputError: Another clone was started in the directory.
+        BadDataError: The file of a clone that was started before is damaged.
     """
     operation = Clone(
         is_shallow=True,
@@ -145,12 +149,11 @@ def start_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[
     existing_source = (
         f"version {existing_operation.ref_version} of {existing_operation.ref_path}"
         if isinstance(existing_operation, Clone)
-        else "?"
+        else "an unknown table"
     )
     raise InvalidInputError(
         f"another clone, of {existing_source}, was started in {store.uri} and is not finished. If "
-        "the "
-        "program that started it is no longer running, finish it by cloning that version; or "
+        "the program that started it is no longer running, finish it by cloning that version; or "
         "remove it: a branch with ds.branches.delete(name), a clone by deleting its directory"
     )
 

@@ -6,7 +6,7 @@ the same store, one transaction of its database puts the items of all tables.
 Each table is written by its own thread, a *member* of the group: it plans, writes files, and
 resolves conflicts. Only step 2 of its commit waits for the other members:
 
-    a member
+    a member that
     publishes its version       waits until every other member does so, or has left
     has nothing to publish      leaves: the batch is already committed, or has no row for its table
     fails                       leaves with an error: waiting members raise CommitAbortedError
@@ -14,17 +14,17 @@ resolves conflicts. Only step 2 of its commit waits for the other members:
 When all remaining members are waiting, the last one puts all items:
 
     all were put                all members continue with step 3
-    versions are taken          their members re-plan and come back. The others keep waiting, and
-                                their staged manifests stay valid
+    versions are taken          their members re-plan and publish again. The others keep waiting,
+                                and their staged manifests stay valid
     no answer, or refused       every member gets the error, and resolves it alone (`publishing`)
 
 If the answer was lost, either all items exist or none, so all members come to the same conclusion,
 although each reads only its own table. If a member had no clear answer before the group failed, the
 outcome of its commit is unknown, so it deletes nothing.
 
-These guarantees do not cover writers that bypass the manifest store. If such a writer has used a
-version's final name, its version takes precedence in this table only, and the member commits once
-more without the others.
+These guarantees do not cover writers that bypass the manifest store. If such a writer has created a
+version's final name, its version takes precedence in this table only, and the member commits again
+without the others.
 """
 
 import threading
@@ -53,10 +53,10 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
     """Raise unless the versions of all tables are published in the same manifest store.
 
     Args:
-        logs: The tables' version logs, by names for errors.
+        logs: The tables' version logs, by the name of the table in errors.
 
     Raises:
-        InvalidInputError: They are not; the message names the table and a remedy.
+        InvalidInputError: A table is published elsewhere; the message names it and a remedy.
     """
     stores: dict[str, ManifestStore] = {}
     tables: dict[str, str] = {}
@@ -116,10 +116,10 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
         NotFoundError: A table does not exist, or has no version in the store.
         BadDataError: A manifest is damaged.
     """
-    checked = [log.external for log in logs if log.external is not None]
+    external_logs = [log.external for log in logs if log.external is not None]
     for _ in range(_MAX_READS):
-        items = checked[0].manifests.latest_of_all([log.base_uri for log in checked])
-        for version_log, log in zip(logs, checked, strict=True):
+        items = external_logs[0].manifests.latest_of_all([log.base_uri for log in external_logs])
+        for version_log, log in zip(logs, external_logs, strict=True):
             if log.base_uri not in items:
                 version_log.latest()  # raises if there is no table
                 raise NotFoundError(
@@ -127,14 +127,14 @@ def read_latest_together(logs: Sequence[VersionLog]) -> list[Manifest]:
                     "unknown which version belongs to those of the other tables. Commit to the "
                     "table once"
                 )
-        read = [log.read_item(items[log.base_uri]) for log in checked]
-        manifests = [manifest for manifest in read if manifest is not None]
-        if len(manifests) == len(checked):
+        existing = [log.read_item(items[log.base_uri]) for log in external_logs]
+        manifests = [manifest for manifest in existing if manifest is not None]
+        if len(manifests) == len(external_logs):
             return manifests
     raise CorruptDataError(
-        f"the newest version of one of {', '.join(log.store.uri for log in checked)} is in "
-        f"{checked[0].manifests.where}, but its manifest does not exist. Open the tables one at a "
-        "time to find out which: the error names the remedy"
+        f"the newest version of one of {', '.join(log.store.uri for log in external_logs)} is in "
+        f"{external_logs[0].manifests.where}, but its manifest does not exist. Open the tables one "
+        "at a time to find out which: the error names the remedy"
     )
 
 
@@ -180,18 +180,18 @@ class Member:
         return self.group.put(self, manifests, base_uri, item)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what another process gets: tasks read the table, and publish nothing."""
-        return _MemberElsewhere, (self.name,)
+        """Pickle a member that cannot publish: tasks in other processes only read the table."""
+        return _UnpickledMember, (self.name,)
 
 
 @dataclass(frozen=True)
-class _MemberElsewhere:
+class _UnpickledMember:
     """A member in a process that does not have its group."""
 
     name: str
 
     def put_if_not_exists(self, *_: object) -> bool:
-        """Refuse: a version of one table alone would be half a batch."""
+        """Raise an error: a version of one table alone would be half of a batch."""
         raise AssertionError(f"the commit of {self.name!r} belongs to the process of its group")
 
 
@@ -280,7 +280,7 @@ class CommitGroup:
 
 
 def _put(manifests: ManifestStore, items: Mapping[str, ManifestItem]) -> frozenset[str]:
-    """Put items, and return the tables whose version exists; one item needs no transaction."""
+    """Put items, in a transaction if there are several; return the tables whose version exists."""
     if len(items) > 1:
         return manifests.put_all_if_not_exist(items)
     ((base_uri, item),) = items.items()

@@ -13,11 +13,11 @@
 The transaction file is written before the newest version is read, because of cleanup. If another
 writer published the version that we are about to publish, and a cleanup then deleted its manifest,
 the name would be free again, and we would publish an old version number. A transaction file that no
-version names yet indicates a commit in progress; see `maintenance.cleanup`.
+version references yet tells cleanups that a commit is in progress; see `maintenance.cleanup`.
 
 `apply` assigns ids, row versions and config entries in each attempt. Deletion files that a rebase
-has written are deleted if certainly no version names them. Transaction files are left for cleanup,
-and so are all files of a commit with an unknown outcome.
+has written are deleted if certainly no version references them. Transaction files are left for
+cleanup, and so are all files of a commit with an unknown outcome.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,11 @@ from typing import Final
 from lance_stream.commit.publishing import publish_and_confirm
 from lance_stream.commit.rebasing import delete_deletion_files, rebase_transaction
 from lance_stream.commit.repairs import with_counts, with_sequences
-from lance_stream.commit.same_table import check_files_exist, check_is_same_table, table_replaced_error
+from lance_stream.commit.same_table import (
+    check_files_exist,
+    check_is_same_table,
+    table_replaced_error,
+)
 from lance_stream.commit.version_log import LogState, VersionLog
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -125,8 +129,8 @@ def commit(
         log: The table's version log.
         transaction: The transaction. If the same one (by uuid) is committed twice, it is applied
             once, unless the versions since it was planned have been cleaned up.
-        planned_on: The version that it was planned on, as read then; version 0 for a table that
-            does not exist yet. None if only its number is known.
+        planned_on: The version on which it was planned, as it was read then; version 0 for a table
+            that does not exist yet. None if only the number of the version is known.
         creation: Properties of a new table; for a transaction with read version 0.
         before_attempt: Called in every attempt with the newest version; see `BeforeAttempt`.
         config_entries: Called in every attempt; see `ConfigEntries`.
@@ -138,9 +142,9 @@ def commit(
 
     Raises:
         RetryableConflictError: The operation must be planned again on the newest version; or other
-            writers were faster each time.
+            writers were faster in every attempt.
         IncompatibleConflictError: The operation no longer means the same.
-        TableReplacedError: The table is not the one that the operation was planned on.
+        TableReplacedError: The table is not the one on which the operation was planned.
         CommitUncertainError: It is unknown whether the version was published.
         StoreRefusedError: The store refused; nothing was committed.
         StoreUnavailableError: The store did not answer; nothing was committed.
@@ -170,13 +174,13 @@ def commit(
         delete_deletion_files(log.store, rebased)
         raise
     if rebased:
-        named = (
+        committed = (
             outcome.manifest.fragments
             if isinstance(outcome, CommittedTransaction)
             else FragmentList()
         )
         delete_deletion_files(
-            log.store, [fragment for fragment in rebased if not _is_in(fragment, named)]
+            log.store, [fragment for fragment in rebased if not _is_in(fragment, committed)]
         )
     return outcome
 
@@ -203,11 +207,11 @@ def _attempt(
     Args:
         log: The table's version log.
         transaction: The transaction.
-        planned_on: The version that it was planned on.
-        creation: Properties of a new table.
+        planned_on: See `commit`.
+        creation: See `commit`.
         before_attempt: See `commit`.
         config_entries: See `commit`.
-        attempts: The attempts.
+        attempts: The remaining attempts, with a delay before each but the first.
         environment: The clock and randomness.
         rebased: Receives a fragment for every deletion file that a rebase writes.
     """
@@ -327,7 +331,7 @@ def _write_transaction(
         if store.create_once(transaction_path(name), data, flush=not _is_inline(data)):
             return _TransactionFile(transaction, name, data)
         with suppress(NotFoundError):
-            # we have created it, and the answer was lost
+            # This call created the file, but the answer was lost.
             if store.read(transaction_path(name)) == data:
                 return _TransactionFile(transaction, name, data)
         name = _random_name(transaction, environment)

@@ -11,9 +11,10 @@ steps:
     4  put version -> final name                 the staged file is left for cleanup
     5  delete the staged file                    -
 
-Step 2 decides between writers. A reader that finds a staged name does steps 3 to 5 before it
-returns the manifest. If step 3 fails, it does not open the table, so that a copy of the directory
-has every version that was ever read. Steps 4 and 5 may fail: the next reader repeats them.
+Step 2 decides which writer wins. A reader that finds a staged name does steps 3 to 5 before it
+returns the manifest. If step 3 fails, the reader does not open the table, so that a copy of the
+directory has every version that was ever read. Steps 4 and 5 may fail: the next reader repeats
+them.
 
     item         staged file    final file    reader
     staged       exists         -             creates the final file; puts the final name
@@ -27,10 +28,10 @@ has every version that was ever read. Steps 4 and 5 may fail: the next reader re
     no item of any version                    lists the directory: the table was not published here
                                               before
 
-Lost answers: "item exists" after step 2 may mean our own item, put by a request whose answer was
-lost. Then it has the name of our staged file, which no other writer uses. If a reader has put the
-final name meanwhile, the manifest there shows whose it is (`publishing`). If step 2 was not
-answered at all, the staged file is kept: the item may still be put.
+Lost answers: "item exists" after step 2 may be about our own item, put by a request whose answer
+was lost. Then it has the name of our staged file, which no other writer uses. If a reader has put
+the final name in the meantime, the manifest there shows whose it is (`publishing`). If step 2 was
+not answered at all, the staged file is kept: the item may still be put.
 
 Writers without the manifest store publish by creating the final name once. Step 3 does the same if
 the store can, so only one of the two succeeds, and both detect it: a version that another writer
@@ -43,7 +44,7 @@ using a manifest store, see `maintenance.migrations.manifest_store_moves`.
 As in the reference, versions that other writers have published without the manifest store are not
 seen until the next commit through it.
 
-Source:  the table format's "External Manifest Store"; facts of the stores, part one, section 4.
+Source:  the table format's "External Manifest Store"; measured on the reference.
 Differs: The reference copies unconditionally in step 3, and so overwrites a version that another
          writer has published under the final name.
 """
@@ -130,7 +131,7 @@ class ExternalLog:
         base_uri: The table's name in the manifest store.
         is_marking: Whether versions get the mark of the manifest store.
         is_claiming: Whether versions may follow versions that were published elsewhere.
-        publisher: Puts the items in step 2; None for this log.
+        publisher: Puts the items in step 2; None if this log puts them.
     """
 
     store: Store
@@ -309,7 +310,7 @@ class ExternalLog:
         return replace(self, publisher=publisher)
 
     def read_item(self, item: ManifestItem) -> Manifest | None:
-        """Return the manifest that an item names; None if it was finished or removed meanwhile.
+        """Return the manifest that an item names; None if another process has moved or removed it.
 
         Raises:
             BadDataError: The manifest, or the item, is damaged.
@@ -500,7 +501,7 @@ class ExternalLog:
             )
             raise
         if not self._put_final(location, len(published)) and is_created:
-            # The version was removed meanwhile: the new file must not bring it back.
+            # The version was removed in the meantime: the new file must not bring it back.
             self.store.delete(final)
             raise NotFoundError(
                 f"version {location.version} of {self.store.uri} was removed while it was read"
@@ -539,10 +540,10 @@ class ExternalLog:
                 error,
             )
 
-    # --- versions that others have published without the manifest store
+    # --- versions that other writers have published without the manifest store
 
     def _has_any(self) -> bool:
-        """Return whether there is a version, and store the naming scheme of the manifests.
+        """Return whether the table has a version; stores the naming scheme of the manifests.
 
         Raises:
             InvalidInputError: The manifest store has versions of a table that does not exist.

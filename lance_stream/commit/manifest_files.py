@@ -1,15 +1,15 @@
 """Reads manifest files, and caches those that this process has read or written.
 
-A stream opens its table for every batch, and again in every commit attempt, and usually finds the
-manifest that it has just written. For a table of 20,000 fragments, this manifest has four megabytes
-to read, decode and search.
+A stream opens its table for every batch, and again in every commit attempt, and usually reads the
+manifest that it has just written. The manifest of a table of 20,000 fragments has four megabytes to
+read, decode and search.
 
 A manifest file never changes, but a table can be deleted and re-created, or restored from a copy.
-So a cached manifest is verified before it is returned. If the listing that named the file has its
-ETag, and it is the same as that of the cached bytes, this costs no request. Otherwise the last
-bytes of the file (`TAIL_BYTES`) are read and must be the same. They contain the version's timestamp
-in nanoseconds and the name of its transaction file, which is unique. A manifest that does not have
-both in its last bytes is not cached.
+So a cached manifest is verified before it is returned. If the listing states the ETag of the file,
+and it is that of the cached bytes, this costs no request. Otherwise the last bytes of the file
+(`TAIL_BYTES`) are read, and must be those of the cached bytes. They contain the version's timestamp
+in nanoseconds and the unique name of its transaction file. A manifest without both in its last
+bytes is not cached.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ManifestCache:
 
     Args:
         max_bytes: Maximum total size of the manifests' files.
-        max_tables: Maximum number of tables.
+        max_tables: Maximum number of tables, whatever the size of their manifests.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_tables: int = MAX_TABLES) -> None:
@@ -136,7 +136,7 @@ def read_manifest(
     is_newest: bool = False,
     size_bytes: int | None = None,
 ) -> Manifest:
-    """Return the manifest in a file. The newest one of a table is cached.
+    """Return the manifest in a file; caches the newest one of a table.
 
     Args:
         store: The table's directory.
@@ -147,7 +147,7 @@ def read_manifest(
         size_bytes: The size that the file must have; None if unknown.
 
     Raises:
-        NotFoundError: There is no such file.
+        NotFoundError: The file does not exist.
         BadDataError: The file is damaged, has another size, or describes another version.
     """
     cached = MANIFESTS.find(store, path, etag)
@@ -157,8 +157,7 @@ def read_manifest(
     if size_bytes not in (None, len(data)):
         raise CorruptDataError(
             f"the manifest of version {version} at {store.uri}/{path} has {len(data)} bytes "
-            "instead "
-            f"of {size_bytes}"
+            f"instead of {size_bytes}"
         )
     manifest = decode_manifest_of(store, path, version, data)
     if is_newest:

@@ -12,10 +12,10 @@ version is found by one request for the first few names, however many versions t
     of V1, or of both schemes                  all names are listed; both schemes are refused
     none, and there are more names             all names are listed
 
-A hint file names the version that was the newest when it was written. It saves the reference a
-listing on stores that do not list in order (S3 Express, local disks). On these stores it is written
-here, too, for the reference, but never read: a cleanup may have left a gap after the version that
-it names, and versions after the gap would not be found.
+A hint file names the version that was the newest when the file was written. It saves the reference
+a listing on stores that do not list in order (S3 Express, local disks). On these stores this log
+writes it, too, for the reference, but never reads it: a cleanup may have left a gap after the
+version that it names, and versions after the gap would not be found.
 """
 
 import math
@@ -152,9 +152,9 @@ class ObjectStoreLog:
     def _list_after(self, version: int) -> _Listing:
         """Return a listing with all existing versions after one.
 
-        Except for files that are not manifests, there are at most as many names between the newest
-        version and this one as there are numbers between them. The newest version is known from the
-        last listing, or from the first one here.
+        Apart from files that are not manifests, there are at most as many names between the newest
+        version and this one as there are numbers between them. The newest version is from the last
+        listing, or from the first one here.
         """
         for _ in range(2):
             listing = self._list_first(max(self._newest - version, 0) + FIRST_NAMES)
@@ -283,8 +283,10 @@ class ObjectStoreLog:
     def _list_all(self) -> _Listing:
         return self._remember_listing(self.store.list_names(VERSIONS_DIRECTORY), {}, is_all=True)
 
-    def _remember_listing(self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool) -> _Listing:
-        """Return the listing of sorted names, after storing their scheme."""
+    def _remember_listing(
+        self, names: Sequence[str], etags: Mapping[str, str], *, is_all: bool
+    ) -> _Listing:
+        """Return the listing of sorted names; stores their scheme and the newest version."""
         try:
             newest = newest_manifest(names)
         except BadDataError as error:

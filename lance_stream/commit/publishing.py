@@ -1,9 +1,9 @@
 """Publishes a version, and resolves ambiguous responses: was our version published?
 
-A store client repeats a request whose answer was lost, and may then find the file that it created
-itself. And an error may be returned after the file was created. So in both cases the published
-manifest is read: it names our transaction file or another one. Transactions do not share that name,
-because it is created once.
+A store client repeats a request whose answer was lost, and may then find the file that it has
+created itself. And a store may return an error after it created the file. In both cases the
+published manifest is read: it names our transaction file or another one. Transactions do not share
+that name, because it is created once.
 
     published           yes
     taken, or error     yes, if it is ours; no, if it is another writer's
@@ -31,7 +31,7 @@ from lance_stream.errors import (
 from lance_stream.retries import Retrying, RetryPolicy
 
 _POLICY: Final = RetryPolicy(4, first_delay_seconds=0.04, max_delay_seconds=2.0)
-"""For a version without a clear answer; the time limit is the commit's."""
+"""The attempts to publish a version without a clear answer; their time is limited by the commit."""
 
 
 def publish_and_confirm(

@@ -45,15 +45,20 @@ def rebase_transaction(
         random_id: Returns a random u64, for the names of the new deletion files.
         written: Receives a fragment for every new file, even if this raises an error.
 
+    Returns:
+        A transaction that reads the newest version.
+
     Raises:
-        RetryableConflictError: Both writers deleted the same row, or the version that the
-            transaction was planned on no longer exists.
+        RetryableConflictError: Both writers deleted the same row; the version on which the
+            transaction was planned no longer exists; or a deletion file is below a base path.
+        UnsupportedFeatureError: The operation cannot be rebased.
+        BadDataError: A deletion file is damaged.
     """
     operation = transaction.operation
     if not isinstance(operation, Delete | Update | CreateIndex):
         raise UnsupportedFeatureError(f"{type(operation).__name__} cannot be rebased")
     try:
-        read = log.read(transaction.read_version)
+        planned_on = log.read(transaction.read_version)
     except NotFoundError as error:
         raise RetryableConflictError(
             f"version {transaction.read_version}, on which the operation was planned, was cleaned "
@@ -61,10 +66,10 @@ def rebase_transaction(
             newest.version,
         ) from error
     if isinstance(operation, CreateIndex):
-        indices = rebased_indices(operation, read, newest)
+        indices = rebased_indices(operation, planned_on, newest)
         return replace(transaction, read_version=newest.version, operation=indices)
     files: dict[int, DeletionFile | None] = {}
-    for merge in plan_rebase(operation, read, newest):
+    for merge in plan_rebase(operation, planned_on, newest):
         ours, planned, current = (
             _read(log.store, merge.fragment_id, file, merge.physical_rows)
             for file in (merge.ours, merge.read, merge.newest)
@@ -94,7 +99,7 @@ def write_deletion_file(
         store: The table's directory.
         fragment_id: The fragment.
         deleted: The offsets of all deleted rows, including those deleted earlier.
-        read_version: The version that the writer has read.
+        read_version: The version that the deletion is based on.
         file_id: A random u64.
     """
     file_type, data = encode_deletion_vector(deleted)

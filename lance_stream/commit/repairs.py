@@ -5,7 +5,7 @@
     wrong row counts of 0.8          treated as missing (see `table.manifest`)
     a field in two files, by 0.10    see `table.apply.field_twice`
 
-If a version has all counts, as later writers write it, no file is read.
+No file is read if a version has all counts, as with later writers.
 
 An Update needs the row ids and row versions of the fragments from which it moves rows. If they are
 in a separate file, they are read from it, and the next version has them in the manifest.

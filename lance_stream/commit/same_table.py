@@ -11,11 +11,12 @@ fragments other files. So every commit compares the version that was read with t
     newer                     the manifest of the version that was read is compared. The listing
                               has just returned its ETag, so a cached one costs no request
     newer, and the version    the table counts as the same if the newest version has a data file or
-    that was read is gone     all columns of the version that was read
+    that was read no longer   all columns of the version that was read
+    exists
 
-A directory may have been restored to exactly the version that was planned on. Then the files that
-were written since are lost. On local disks, where this costs no request, a commit checks that they
-exist.
+A directory may have been restored to exactly the version on which an operation was planned. Then
+the files that were written since are lost. On local disks, where this costs no request, a commit
+checks that they exist.
 
 Changes between this check and the publication are not detected. Neither are missing files on object
 stores.
@@ -104,7 +105,7 @@ def table_replaced_error(uri: str, version: int, newest: int) -> TableReplacedEr
 
     Args:
         uri: The table's location.
-        version: The version.
+        version: The version that was read before.
         newest: The current newest version.
     """
     return TableReplacedError(

@@ -15,7 +15,7 @@ from lance_stream.table.manifest import Manifest
 
 
 class Publisher(Protocol):
-    """Puts the items of one table; see `commit_groups.Member`."""
+    """Puts the manifest store items of one table; see `commit_groups.Member`."""
 
     def put_if_not_exists(
         self, manifests: ManifestStore, base_uri: str, item: ManifestItem
@@ -114,7 +114,7 @@ class VersionLog(Protocol):
         ...
 
     def for_store(self, store: Store) -> "VersionLog":
-        """Return the log of another table or branch that publishes in the same place.
+        """Return the log of another table or branch that is published in the same way.
 
         Args:
             store: The directory of the table or branch.
@@ -130,14 +130,14 @@ class VersionLog(Protocol):
         ...
 
     def check_may_follow(self, newest: Manifest | None) -> None:
-        """Raise unless this log may publish versions after one.
+        """Raise unless this log may publish the next version of a table.
 
         Args:
             newest: The newest version, as this log has just read it; None if there is no table.
 
         Raises:
-            InvalidInputError: The table's versions are published elsewhere; the message names the
-                place and a remedy.
+            InvalidInputError: The table's versions are published elsewhere; the message names
+                where, and a remedy.
         """
         ...
 
@@ -243,10 +243,11 @@ class VersionLog(Protocol):
         ...
 
     def obsolete_staged_files(self, paths: Sequence[str]) -> set[str]:
-        """Return the staged manifests that are no longer needed; all of them were written long ago.
+        """Return which staged manifests are no longer needed.
 
         Args:
-            paths: Files whose names `parse_staged_manifest_name` recognizes.
+            paths: Files that were written long ago, with names that `parse_staged_manifest_name`
+                recognizes.
         """
         ...
 
@@ -257,7 +258,7 @@ def version_not_found(uri: str, version: int, existing: Sequence[int]) -> NotFou
     Args:
         uri: The location of the dataset.
         version: The version.
-        existing: The versions that exist, ascending; at least one.
+        existing: The existing versions, ascending, at least one.
     """
     oldest, newest = existing[0], existing[-1]
     if len(existing) == 1:

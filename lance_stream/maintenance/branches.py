@@ -9,9 +9,9 @@
               3  check again; if something needs the branch now, restore the file
               4  delete the files in its folder, manifests first, except those of other branches
 
-If they are killed after any step, both can be repeated. A cleanup keeps the files that a branch
-needs from step 2 of its creation on. It keeps the version from which the branch is created because
-of the tag, and later because of the branch's file.
+Both can be repeated if they are killed after any step. From step 2 of a branch's creation on, a
+cleanup keeps the files that the branch needs. It keeps the version from which the branch is created
+because of the tag, and later because of the branch's file.
 
 Source:  the reference's refs.rs; measured.
 Differs: The reference does not delete the versions of a deleted branch if another branch is in its
@@ -52,8 +52,8 @@ class Branches:
 
     Open one by `open_dataset(uri, branch="dev")`, `ds.checkout(("dev", None))`, or by its folder
     inside the table's, `tree/dev`. It is read, written, followed, tagged and cleaned up like a
-    table. The first version of a branch has the number of the version that it was created from,
-    and names its files: creating a branch copies no rows.
+    table. The first version of a branch has the number of the version from which it was created,
+    and references the files of that version: creating a branch copies no rows.
 
     Args:
         table: A version of the table, or of a branch.
@@ -84,6 +84,9 @@ class Branches:
                 timestamp, or a branch and one of its versions, as in `("dev", 3)`. None for this
                 dataset's version.
 
+        Returns:
+            The new branch.
+
         Raises:
             InvalidInputError: The branch already exists, the name is invalid, or the versions of
                 the table are published in a manifest store that is not configured.
@@ -95,17 +98,17 @@ class Branches:
     def delete(self, name: str) -> None:
         """Delete a branch with all its versions and files.
 
-        Stop its writers first: what they commit afterwards would be lost. A clone of the branch
-        without a tag here is not detected, and loses its files.
+        Stop its writers first: versions that they commit later would be lost. A clone that was
+        created from the branch without a tag is not detected, and loses its files.
 
         Args:
-            name: The branch. If its creation or deletion was interrupted, the remaining files are
-                deleted.
+            name: The name of the branch. If its creation or deletion was interrupted, the
+                remaining files are deleted.
 
         Raises:
             NotFoundError: There is no such branch; the message lists the existing ones.
-            InvalidInputError: A tag, a consumer or another branch needs it; it is the main branch;
-                or its versions are published in a manifest store that is not configured.
+            InvalidInputError: A tag, a consumer or another branch needs the branch; it is the main
+                branch; or its versions are published in a manifest store that is not configured.
             CorruptDataError: The file of a branch is damaged, so it may need this one.
             UnsupportedFeatureError: Its folder is a link: its files may be another table's.
         """
@@ -159,12 +162,12 @@ def _new_name(name: object) -> str:
 
 
 def _check_is_free(refs: Refs, name: str) -> None:
-    """Raise if there is a branch with a name.
+    """Raise if a branch of a name exists.
 
-    The first version of an interrupted creation does not count, because the creation is completed.
+    If only its first version exists, its creation was interrupted, and can be completed.
 
     Raises:
-        InvalidInputError: There is one, or remaining files of one.
+        InvalidInputError: The branch, or remaining files of it, exist.
     """
     if find_branch(refs, name) is not None:
         raise _exists_error(name)
@@ -189,10 +192,10 @@ def _exists_error(name: str) -> InvalidInputError:
 
 
 def _parent_of(refs: Refs) -> Branch | None:
-    """Return the branch that a new branch starts from; None for the main branch.
+    """Return the branch from which a new branch is created; None for the main branch.
 
     Raises:
-        NotFoundError: It is being deleted, or was not completely created.
+        NotFoundError: The branch is being deleted, or was not completely created.
     """
     if refs.branch is None:
         return None
@@ -218,12 +221,12 @@ def delete_branch(refs: Refs, name: str, environment: Environment = MACHINE) -> 
         branch_refs.log.check_may_follow(branch_refs.log.read_latest())
     delete_expired_tags(branch_refs, [], expired_tags(branch_refs, environment))
     _check_is_not_needed(refs, branch)
-    warning = references.delete_branch_file(refs, branch)
+    branch_file = references.delete_branch_file(refs, branch)
     try:
         _check_is_not_needed(refs, branch)
     except InvalidInputError:
-        if warning is not None:
-            refs.root.write(branch_file_path(branch), warning)
+        if branch_file is not None:
+            refs.root.write(branch_file_path(branch), branch_file)
         raise
     for path in _files(refs, branch):
         refs.root.delete(path)
@@ -232,14 +235,14 @@ def delete_branch(refs: Refs, name: str, environment: Environment = MACHINE) -> 
 
 
 def _check_has_remains(refs: Refs) -> None:
-    """Raise unless a folder has remaining files of a branch that has no file.
+    """Raise unless the folder of a branch without a branch file has remaining files of it.
 
     Args:
         refs: The references of the branch.
 
     Raises:
-        NotFoundError: There are no files.
-        InvalidInputError: It is the folder of an independent table.
+        NotFoundError: The folder has no files.
+        InvalidInputError: The folder is an independent table.
     """
     assert refs.branch is not None
     if not _files(refs, refs.branch):
@@ -261,7 +264,7 @@ def _check_has_remains(refs: Refs) -> None:
 
 
 def _files(refs: Refs, branch: str) -> Sequence[str]:
-    """Return the files of a branch, manifests first: without these, nothing reads the others."""
+    """Return the files of a branch, manifests first: without them, no program reads the others."""
     files = references.files_of_branch(refs, branch)
     manifests = f"{branch_directory(branch)}/{VERSIONS_DIRECTORY}/"
     return sorted(files, key=lambda path: (not path.startswith(manifests), path))
@@ -271,7 +274,7 @@ def _check_is_not_needed(refs: Refs, name: str) -> None:
     """Raise if a tag or another branch needs a branch.
 
     Raises:
-        InvalidInputError: One does; the message names all of them.
+        InvalidInputError: A tag or branch needs it; the message names all of them.
         CorruptDataError: The file of a branch is damaged.
     """
     tags = [f"the tag {tag.name!r}" for tag in list_tags(refs).values() if tag.branch == name]

@@ -12,13 +12,13 @@ because it may stop in the middle of a version or snapshot.
 Every program that supports tags sees consumers. The reference's cleanup keeps only the tagged
 version; ours also keeps all later versions, which the consumer has yet to read.
 
-A consumer may go back: a reader restarted from an older checkpoint resumes at that position, and
-needs the versions after it.
+The progress of a consumer may decrease: a reader restarted from an older checkpoint resumes there,
+and needs the versions after it.
 
-A consumer belongs to the table, or to one branch of it. These tag names are reserved (`tags`), so
-neither users' tags nor other kinds of tags collide with a consumer's. Early releases protected a
-consumer's start with a second consumer, `{name}.snapshot`; a leftover one is listed, and can be
-dropped.
+A consumer belongs to the main branch or to one other branch. These tag names are reserved (`tags`),
+so neither users' tags nor other kinds of tags collide with them. Early releases protected a
+consumer's start with a second consumer, `{name}.snapshot`; one that is left over is listed, and can
+be dropped.
 """
 
 from collections.abc import Iterable
@@ -53,10 +53,10 @@ class Consumer:
 
     Attributes:
         name: The name.
-        version: The last version that it has finished, or its start version if it has finished
-            none.
-        created_at: When it was created, in UTC.
-        updated_at: When it last made progress, in UTC.
+        version: The last version that it has finished; its start version if it has not finished
+            any.
+        created_at: When it was created, in UTC; None if its tag does not state it.
+        updated_at: When it last made progress, in UTC; None if its tag does not state it.
         is_beginning: Whether it has not finished any version yet.
     """
 
@@ -100,14 +100,15 @@ def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
 
 
 def read_progress(refs: Refs, name: str) -> int | None:
-    """Return the last version that a consumer has finished; None if unknown.
+    """Return the last version that a consumer has finished.
 
     Args:
-        refs: The table's, or its branch's.
-        name: The consumer's.
+        refs: The references of the table or branch.
+        name: The consumer's name.
 
     Returns:
-        A version, which may no longer exist.
+        A version, which may no longer exist; None if the consumer does not exist or has not
+        finished any version.
 
     Raises:
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch.
@@ -139,16 +140,16 @@ def record_progress(
     From then on cleanup keeps that version and all later ones.
 
     Args:
-        refs: The table's, or its branch's.
-        name: The consumer's.
+        refs: The references of the table or branch.
+        name: The consumer's name.
         version: The version, from 1.
         environment: The clock.
-        position: The exact position, as its reader writes it; None if the version is exact.
+        position: The exact position, in the format of its reader; None if the version is exact.
 
     Raises:
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch, or the
             version is less than 1.
-        NotFoundError: The version does not exist (any more); the consumer is unchanged.
+        NotFoundError: The version does not exist, or no longer exists; the consumer is unchanged.
         CorruptDataError: The consumer's tag is damaged.
     """
     _record(refs, name, version, CONSUMER_PREFIX, environment, position)
@@ -197,7 +198,7 @@ def _record(
 
 
 def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
-    """Return the tag of a consumer, if it exists.
+    """Return the tag of a consumer; None if it does not exist.
 
     Raises:
         InvalidInputError: It is a consumer of another branch.
@@ -206,8 +207,8 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
     tag = tag_files.find_tag(refs, consumer_tag(name, prefix))
     if tag is not None and tag.branch != refs.branch:
         raise InvalidInputError(
-            f"the consumer {name!r} follows {_described(tag.branch)}, not "
-            f"{_described(refs.branch)}: "
+            f"the consumer {name!r} follows {_describe_history(tag.branch)}, not "
+            f"{_describe_history(refs.branch)}: "
             "a consumer belongs to one history. Use another name, or drop that consumer"
         )
     return tag
@@ -216,7 +217,7 @@ def _find(refs: Refs, name: str, prefix: str) -> Tag | None:
 def _refs_with_tag(refs: Refs, tag: str) -> Refs:
     """Return the references that contain a consumer's tag.
 
-    Early releases treated a branch as an independent table: their tags are still kept there.
+    Early releases treated a branch as an independent table: their tags are in its folder.
     """
     early = Refs(refs.log)
     is_early = refs.branch is not None and tag_files.find_tag(early, tag) is not None
@@ -233,11 +234,13 @@ def list_consumers(refs: Refs) -> list[Consumer]:
 
 
 def consumers_among(tags: Iterable[Tag], branch: str | None) -> list[Consumer]:
-    """Return the consumers of a branch that some tags store, in the order of their names."""
+    """Return the consumers of a branch that tags store, in the order of their names."""
     consumers = [
-        Consumer(tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, begins)
+        Consumer(
+            tag.name.removeprefix(prefix), tag.version, tag.created_at, tag.updated_at, is_beginning
+        )
         for tag in tags
-        for prefix, begins in ((CONSUMER_PREFIX, False), (SNAPSHOT_PREFIX, True))
+        for prefix, is_beginning in ((CONSUMER_PREFIX, False), (SNAPSHOT_PREFIX, True))
         if tag.name.startswith(prefix) and tag.branch == branch
     ]
     return sorted(consumers, key=lambda consumer: (consumer.name, consumer.is_beginning))
@@ -276,11 +279,11 @@ def abandoned_consumers(
 ) -> list[Consumer]:
     """Return the consumers that have not read available versions for a long time.
 
-    One that has read everything is not abandoned, however long ago that was.
+    A consumer that has read all versions is not abandoned, however long ago that was.
 
     Args:
         table: Any version.
-        older_than: How long it has made no progress while there was a next version.
+        older_than: For how long a consumer has made no progress although there was a next version.
         environment: The clock.
     """
     now = environment.now_nanos()
@@ -294,7 +297,7 @@ def abandoned_consumers(
         moments = [
             moment for moment in (consumer.updated_at, consumer.created_at) if moment is not None
         ]
-        with suppress(NotFoundError):  # cleaned up since it was listed: the next one suffices
+        with suppress(NotFoundError):  # cleaned up since it was listed: the tag's times suffice
             moments += filter(None, [timestamp_of(table.log.read(next_version))])
         if moments and max(map(nanos_of, moments)) <= latest:
             abandoned.append(consumer)

@@ -10,7 +10,7 @@ from lance_stream.snapshot.tag_files import RESERVED_PREFIX, Tag
 from lance_stream.table.paths import TAGS_DIRECTORY, tag_path
 
 TaggedVersion = int | str | tuple[str | None, int] | None
-"""A version's number in this branch, another tag, or a branch and a number; None for this one."""
+"""A number in this branch, another tag, or a branch and a number; None for the open version."""
 
 
 class Tags:
@@ -44,6 +44,9 @@ class Tags:
             version: The version's number, another tag, or a version of a branch, as in
                 `("branch", 3)`; None for this dataset's version.
 
+        Returns:
+            The new tag.
+
         Raises:
             InvalidInputError: The tag already exists, or the name is invalid.
             NotFoundError: The version does not exist.
@@ -74,7 +77,7 @@ class Tags:
         tag_files.delete_tag(self._table.refs, name)
 
     def _resolve(self, version: TaggedVersion) -> tuple[Refs, int]:
-        """Return the branch and the version."""
+        """Return the references of a version's branch, and its number."""
         refs = self._table.refs
         if version is None:
             return refs, self._table.version
@@ -92,7 +95,11 @@ class Tags:
 
 
 def _checked_name(name: str) -> str:
-    """Return a name; raise if a user cannot give it to a tag."""
+    """Return a name that users may give to a tag.
+
+    Raises:
+        InvalidInputError: The name is invalid, or reserved.
+    """
     tag_path(name)
     if name.startswith(RESERVED_PREFIX):
         raise InvalidInputError(

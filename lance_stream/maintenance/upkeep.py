@@ -41,7 +41,7 @@ class Upkeep:
         return type(self), self._arguments
 
     def batch(self) -> AbstractContextManager[None]:
-        """Return a context that delays its commits while a batch is written and committed."""
+        """Return a context in which a batch is written; commits of upkeep wait for its end."""
         return self._turns.of_batch()
 
     def after_batch(

@@ -1,6 +1,6 @@
-"""A version log that caches manifests, for the feed, which reads most of them more than once.
+"""A version log that caches manifests, for the change feed, which reads most of them twice.
 
-One pass goes forward, from version to version; another one follows columns back to older versions
+One pass goes forward, from version to version; the other one follows columns back to older versions
 (`feed.ancestry`).
 """
 
@@ -27,7 +27,7 @@ class CachedLog(VersionLog):
     """A log that caches manifests.
 
     Args:
-        log: The log.
+        log: The log that reads and publishes versions.
         newest: The manifest of a version that the caller has read, usually the newest.
         etags: The ETags of the manifests of some versions in a new listing.
     """

@@ -37,10 +37,10 @@ class VersionInfo:
         operation: The operation, for example "Append", or "Create" for the overwrite that created
             the table; None if its transaction no longer exists.
         num_rows: The number of live rows; None if the manifest does not state it, as with old
-            writers (`Dataset.count_rows` reads the files).
+            writers (`Dataset.count_rows` reads the files instead).
         properties: The properties that the writer stored in its transaction.
-        rows_inserted: The number of inserted rows; None if it does not follow from the manifests,
-            as with a restore, or if the previous version no longer exists.
+        rows_inserted: The number of inserted rows; None if the manifests do not determine it, as
+            after a restore, or if the previous version no longer exists.
         rows_updated: The number of updated rows; None in the same cases.
         rows_deleted: The number of deleted rows; None in the same cases.
     """
@@ -94,7 +94,7 @@ def walk_versions(
     Args:
         table: Any version.
         limit: How many of the newest versions to include, at least 1; None for all.
-        describe: The function of a version and its summary.
+        describe: Returns the result for a version and its summary.
     """
     live_rows: dict[bytes, int | None] = {}
     versions = table.log.versions()
@@ -128,8 +128,9 @@ def _summarize(
     Args:
         table: The version.
         older: The previous existing version; None if there is none.
-        live_rows: A cache of live row counts by the fragment's bytes, because most fragments
-            are part of many versions; None for fragments that do not state it.
+        live_rows: A cache of the number of live rows by the bytes of a fragment, because most
+            fragments are part of many versions; None for fragments that do not state it. Filled
+            here.
     """
     transaction = read_transaction(table.store, table.manifest)
     fragments = table.manifest.fragments
@@ -151,7 +152,7 @@ def _summarize(
 
 
 def _name(version: int, operation: Operation) -> str:
-    """Return the name of a version's operation: the format creates a table by an overwrite."""
+    """Return the name of a version's operation; an overwrite that creates a table is a "Create"."""
     if version == 1 and isinstance(operation, Overwrite):
         return "Create"
     return operation_name(operation)

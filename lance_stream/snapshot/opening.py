@@ -46,7 +46,7 @@ def open_manifest(
     manifest: Manifest,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TableVersion:
-    """Return a version whose manifest has been read.
+    """Return the version that a manifest describes; warns if the table has unmerged rows.
 
     Args:
         uri: The table's location, as the user specified it.
@@ -94,7 +94,7 @@ def open_tables_together(
     uris: Sequence[str | os.PathLike[str]],
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[TableVersion]:
-    """Return the newest versions of several tables, as of one moment.
+    """Return the newest versions of several tables at one point in time.
 
     Args:
         uris: The locations of the tables.

@@ -57,7 +57,7 @@ from lance_stream.table.paths import (
 
 _log = logging.getLogger(__name__)
 
-_MARK = f"/{TREE_DIRECTORY}/"
+_TREE = f"/{TREE_DIRECTORY}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +148,20 @@ def refs_of(log: VersionLog) -> Refs:
         NotFoundError: The table does not exist.
         BadDataError: The newest manifest is damaged.
     """
-    may_be_branch = any(_MARK in root for root in _roots(log.store))
+    may_be_branch = any(_TREE in root for root in _roots(log.store))
     return Refs(log, log.read_latest().branch if may_be_branch else None)
 
 
 def branch_by_its_file(store: Store) -> str | None:
-    """Return the name of the branch in whose folder a store is, according to branch files.
+    """Return the name of the branch whose folder a store is, according to branch files.
 
-    This finds branches whose manifests do not state their name, as with writers that do not support
-    branches. It is None for an independent table in a folder that is named like a branch.
+    This finds branches whose manifests do not state their name, because their writer does not
+    support branches. It returns None for an independent table in a folder named like a branch.
     """
     for root in _roots(store):
-        offsets = [start for start in range(len(root)) if root.startswith(_MARK, start)]
+        offsets = [start for start in range(len(root)) if root.startswith(_TREE, start)]
         for offset in offsets:
-            branch = root[offset + len(_MARK) :]
+            branch = root[offset + len(_TREE) :]
             table = store.at_root(_root_as_in(store, root[:offset]))
             files = (file.path for file in table.list(BRANCHES_DIRECTORY))
             if branch in map(parse_branch_file_path, files):
@@ -170,16 +170,16 @@ def branch_by_its_file(store: Store) -> str | None:
 
 
 def notes_on_missing_branch(log: VersionLog) -> Iterator[str]:
-    """Yield the branches of a table, if a location without a table looks like that of a branch.
+    """Yield a note with the branches of a table, if a location is that of a missing branch.
 
-    Requests are sent only if the location looks like that of a branch.
+    Sends requests only if the location looks like that of a branch.
     """
-    if not any(_MARK in root for root in _roots(log.store)):
+    if not any(_TREE in root for root in _roots(log.store)):
         return
     with suppress(LanceStreamError, OSError):
         log.latest()
         return
-    root, _, branch = _roots(log.store)[0].rpartition(_MARK)
+    root, _, branch = _roots(log.store)[0].rpartition(_TREE)
     with suppress(LanceStreamError, OSError):
         table = log.for_store(log.store.at_root(_root_as_in(log.store, root)))
         table.latest()
@@ -195,7 +195,7 @@ def _roots(store: Store) -> tuple[str, ...]:
 
 
 def _root_as_in(store: Store, path: str) -> str:
-    """Return a path that starts with "/", or is empty, in the form of a store's root."""
+    """Convert a path that starts with "/", or is empty, to the form of a store's root."""
     return path or "/" if store.root.startswith("/") else path[1:]
 
 
@@ -226,8 +226,8 @@ def branch_uri(uri: str, branch: str | None) -> str:
     name = as_branch(branch)
     if name is None:
         return uri
-    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
-    return f"{path.rstrip('/')}/{branch_directory(name)}{mark}{query}"
+    path, separator, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    return f"{path.rstrip('/')}/{branch_directory(name)}{separator}{query}"
 
 
 # --- files of branches
@@ -330,7 +330,8 @@ def create_branch_file(refs: Refs, branch: Branch, manifest_size: int) -> bool:
     Args:
         refs: The references of the table.
         branch: The content.
-        manifest_size: The size in bytes of the manifest from which the branch was created.
+        manifest_size: The size in bytes of the manifest of the version from which the branch is
+            created.
     """
     created_at = branch.created_at
     content = {
@@ -419,5 +420,5 @@ def _folders_with_versions(root: Store) -> set[str]:
     """Return the folders below `tree` that contain manifests."""
     mark = f"/{VERSIONS_DIRECTORY}/"
     start = len(TREE_DIRECTORY) + 1
-    branch_ends = ((file.path, file.path.rfind(mark)) for file in root.list(TREE_DIRECTORY))
-    return {path[start:stop] for path, stop in branch_ends if stop > start}
+    stops = ((file.path, file.path.rfind(mark)) for file in root.list(TREE_DIRECTORY))
+    return {path[start:stop] for path, stop in stops if stop > start}

@@ -9,7 +9,7 @@ from lance_stream.arguments import as_number
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import InvalidInputError, NotFoundError
-from lance_stream.snapshot.opening import newest_version_of, open_newest, open_manifest
+from lance_stream.snapshot.opening import newest_version_of, open_manifest, open_newest
 from lance_stream.snapshot.references import (
     Refs,
     as_branch,
@@ -60,7 +60,7 @@ def open_version(
 def checkout(table: TableVersion, version: VersionSpec) -> TableVersion:
     """Return another version of a table; see `open_version`.
 
-    None is the newest version at its location, even if that has another table now.
+    None is the newest version at the table's location, even if there is another table now.
     """
     if version is None and not table.version:
         return newest_version_of(table)  # not created yet, unless by another writer
@@ -153,24 +153,28 @@ def _branch(refs: Refs, branch: str | None) -> Refs:
 
 def _uri_of_branch(uri: str, refs: Refs, other: Refs) -> str:
     """Return the location of another branch, in the form of this branch's location."""
-    path, mark, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
+    path, separator, query = uri.partition("?") if uri.startswith("s3+ddb:") else (uri, "", "")
     path = path.rstrip("/")
     suffix = "" if refs.branch is None else f"/{branch_directory(refs.branch)}"
     if not path.endswith(suffix):
         return other.store.uri
     other_suffix = "" if other.branch is None else f"/{branch_directory(other.branch)}"
-    return path.removesuffix(suffix) + other_suffix + mark + query
+    return path.removesuffix(suffix) + other_suffix + separator + query
 
 
 def _newest_at(log: VersionLog, moment: datetime) -> Manifest:
-    """Return the newest version that was committed at or before a moment."""
+    """Return the manifest of the newest version that was committed at or before a moment.
+
+    Raises:
+        NotFoundError: All versions are newer.
+    """
     nanos = nanos_of(moment)
     oldest = None
     for version in reversed(log.versions()):
         try:
             manifest = log.read(version)
         except NotFoundError:
-            continue  # cleaned up since
+            continue  # cleaned up since it was listed
         if (manifest.timestamp_nanos or 0) // 1000 * 1000 <= nanos:
             return manifest
         oldest = manifest

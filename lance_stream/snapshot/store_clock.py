@@ -1,9 +1,9 @@
 """The clock of a store, for decisions based on the age of its files.
 
-Stores date files, but ages are computed with this machine's clock. If this clock is ahead, a file
-of an active writer looks old enough to delete, and tombstones look expired. So before anything is
-removed because of its age, a small file is written and its date is compared with this machine's
-clock. The difference is cached for an hour.
+The date of a file is from the clock of its store, but ages are computed with this machine's clock.
+If this machine's clock is ahead, files of active writers look old enough to delete, and tombstones
+look expired. So before anything is removed because of its age, a small file is written and its date
+is compared with this machine's clock. The difference is cached for an hour.
 """
 
 import logging
@@ -20,7 +20,7 @@ from lance_stream.storage.store import Store
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY
 
 TOLERATED_NANOS: Final = 60 * 10**9
-"""The tolerated difference of clocks: stores date files in seconds, and requests take time."""
+"""The tolerated difference: file dates are in whole seconds, and requests take time."""
 
 _log = logging.getLogger(__name__)
 _machine_nanos: Callable[[], int] = time.time_ns

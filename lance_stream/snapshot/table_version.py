@@ -128,7 +128,7 @@ class TableVersion:
         return other
 
     def with_log(self, log: VersionLog) -> "TableVersion":
-        """Return the same version with another log of its table; shares whatever was read."""
+        """Return the same version with another log of its table; shares all cached values."""
         other = copy(self)
         other.__dict__["log"] = log
         return other
@@ -145,7 +145,7 @@ class TableVersion:
         return self.at(manifest)
 
     def physical_rows(self, fragment: Fragment) -> int:
-        """Return the number of rows in a fragment's files, which old manifests do not state."""
+        """Return the number of rows in a fragment's files; reads a file if it is not stated."""
         if fragment.physical_rows or not fragment.files:
             return fragment.physical_rows
         return self.files.num_rows(fragment.files[0])
@@ -168,7 +168,7 @@ class TableVersion:
         return RowCounts(physical, live)
 
     def check_stated_rows(self, fragment: Fragment) -> None:
-        """Check that a fragment has as many rows as its message states, if these are many.
+        """Check that a fragment has as many rows as its message states, if it states very many.
 
         Call this before allocating memory for row ids or row versions, a few bytes of which can
         state any number of rows. A fragment that states no rows may still have row ids.
@@ -270,7 +270,7 @@ class TableVersion:
         """Return the index of all live rows of fragments by stable id.
 
         Raises:
-            CorruptDataError: Two rows have the same id; or fragments have fewer rows than stated.
+            CorruptDataError: Two rows have the same id, or a fragment has fewer rows than stated.
         """
         if sum(fragment.physical_rows for fragment in fragments) > 4 * MAX_UNCHECKED_ROWS:
             for fragment in fragments:

@@ -364,7 +364,7 @@ def manifest_size(store: Store, version: int) -> int:
 
 
 def _check_still_exists(store: Store, version: int, undo: Callable[[], None]) -> None:
-    """Undo the change of a tag, and raise, if a cleanup has removed its version meanwhile.
+    """Undo the change of a tag and raise, if a cleanup has removed its version in the meantime.
 
     Raises:
         NotFoundError: The version no longer exists.

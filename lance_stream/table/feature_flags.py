@@ -4,7 +4,7 @@ A manifest has two words of 64 bits. A reader that does not support a bit of `re
 must not read the table; a writer that does not support a bit of `writer_feature_flags` must not
 write to it. `FLAGS` defines how this library handles each bit, and why.
 
-Source:  table.proto, Manifest.reader_feature_flags; facts of the format, section 1.3.
+Source:  table.proto, Manifest.reader_feature_flags; measured on the reference.
 Differs: The reference reads bit 14 (managed blobs); this library refuses it until it can read such
          blobs.
 """

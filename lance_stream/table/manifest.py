@@ -15,7 +15,7 @@ transaction_section). Offset 0 is valid, so test these fields for presence, not 
 
 The index section and the fragments stay undecoded bytes (see `fragment_list`).
 
-Source:  table.proto, message Manifest; facts of the format, section 1.2.
+Source:  table.proto, message Manifest; files that the reference wrote.
 Differs: The offset of the inline transaction is field 23 in files of Lance 14, and was field 21
          before; both are read, 23 is written. A wrong frame version is accepted, as in the
          reference.

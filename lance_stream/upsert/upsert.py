@@ -10,7 +10,7 @@ After a conflict, the upsert is re-planned on the newest version: it searches on
 added since, and reuses its data files if the decisions are the same. The transaction lists the
 hashes of the inserted keys, so that two writers that insert the same new key conflict.
 
-Source: facts of the format, section 4; observed in the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 All of them map strings to strings, and later versions inherit them. One UpdateConfig lists the
 entries to set and remove, or replaces a map as a whole; no data file is touched.
 
-Source:  facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference lets a user change the metadata that determines how the values of a column
          are stored, and then misreads the column or cannot read it. It commits a version even if
          nothing changes.

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lance_stream.commit.cloning import CloneSource, start_clone, publish_clone
+from lance_stream.commit.cloning import CloneSource, publish_clone, start_clone
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import (

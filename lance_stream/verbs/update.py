@@ -4,7 +4,7 @@ A row keeps its row id. It is either written to a new fragment with all its colu
 from its old one; or, where that costs less, it stays in place and only the columns that are set are
 written again (`row_updates.in_place`). All expressions see the row as it was before the update.
 
-Source: facts of the format, section 4; observed in the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

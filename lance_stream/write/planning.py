@@ -1,8 +1,8 @@
 """What all writing verbs have in common: the transaction, the commit, planning again.
 
 A verb plans on the newest version, writes files that no version references yet, and commits
-(`commit_planned`). After a conflict, it repeats all of this (`replan_on_conflict`). The files of a plan
-are deleted if it certainly failed; if the outcome is unknown, they are left for a later cleanup.
+(`commit_planned`). After a conflict, it repeats all of this (`replan_on_conflict`). The files of a
+plan are deleted if it certainly failed; if the outcome is unknown, a later cleanup deletes them.
 """
 
 import uuid
@@ -298,13 +298,13 @@ def replan_on_conflict(
     change. No verb is planned again on a table that has replaced the first one: the rows may not
     belong there, so the caller must start over.
 
-    A cleanup may remove the version that is planned on once there is a newer one. So an attempt
-    that misses a file is repeated, unless the same file is missing again.
+    Once there is a newer version, a cleanup may remove the one on which an attempt is planned. So
+    an attempt that misses a file is repeated, unless the same file is missing again.
 
     Args:
         attempt: Plans and commits.
         micro_batch: The micro-batch, if the rows come from a stream.
-        environment: Sleeps between two attempts; provides randomness.
+        environment: The randomness, and the sleep between two attempts.
 
     Raises:
         RetryableConflictError: All `MAX_PLANS` attempts had conflicts.

@@ -8,7 +8,7 @@
     sqlite:///absolute/path.db?table=...
 
 All of them also accept `base_uri=...`: the table's name in the manifest store, for a table whose
-location has different names for different writers. Every table must have a different one.
+writers use different names for its location. Every table must have a different base URI.
 
 The storage option `dynamodb_endpoint`, or the environment variable DYNAMODB_ENDPOINT, is the
 endpoint of DynamoDB unless the URI has one.
@@ -88,8 +88,8 @@ def location_of_files(uri: str) -> str:
     """Return the location of a dataset's files, without the part of the URI for DynamoDB.
 
     Args:
-        uri: A user's URI, or that of a base path in a manifest: for a clone, the reference writes
-            the URI with which the cloned table was opened.
+        uri: A user's URI, or that of a base path in a manifest: in a clone, the reference writes
+            the URI by which the cloned table was opened.
     """
     return _split_ddb(uri)[0] if uri.lower().startswith(f"{DYNAMODB}:") else uri
 

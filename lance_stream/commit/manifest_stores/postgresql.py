@@ -56,7 +56,7 @@ class PostgresManifests(SqlManifests):
     Args:
         conninfo: The parameters of libpq; may contain a password.
         table: The table's name; "schema.name" if it is not in the first schema.
-        server: The server and the database as a text for errors, without a password.
+        server: The server and the database for errors, without a password.
     """
 
     conninfo: str = field(repr=False)
@@ -156,20 +156,19 @@ def postgres_manifests(conninfo: str, table: str = DEFAULT_TABLE) -> PostgresMan
     try:
         parameters = conninfo_to_dict(conninfo)
         defaults: Any = {key: value for key, value in _DEFAULTS.items() if key not in parameters}
-        whole = make_conninfo(conninfo, **defaults)
+        full_conninfo = make_conninfo(conninfo, **defaults)
     except psycopg.Error:
         # The error's message may contain the password.
         raise InvalidInputError(
             "the storage option manifest_store names PostgreSQL, but libpq cannot parse it: "
-            "expected "
-            "'postgresql://user@host:port/database?sslmode=...&table=...', with special characters "
-            "percent-encoded"
+            "expected 'postgresql://user@host:port/database?sslmode=...&table=...', with special "
+            "characters percent-encoded"
         ) from None
     host = parameters.get("host") or parameters.get("hostaddr")
     server = f" at {host}:{parameters['port']}" if host and "port" in parameters else f" at {host}"
     database = parameters.get("dbname")
     location = (server if host else "") + (f", database {database!r}" if database else "")
-    return PostgresManifests(whole, table, location)
+    return PostgresManifests(full_conninfo, table, location)
 
 
 def _import_psycopg(manifests: PostgresManifests | None) -> Any:

@@ -7,11 +7,11 @@ A store has items, by the table's base URI and the version:
 `path` is the path of the version's manifest: a staged name, which no other writer uses, or its
 final name. It consists of the base URI, "/", and the path in the table's directory.
 
-Commits depend on `put_if_not_exists`, and those of several tables on `put_all_if_not_exist`, which
-puts the items of all tables or none; `latest_of_all` is its counterpart for readers. All calls read
-the current state, never a stale replica. A request whose answer was lost is repeated, a limited
-number of times. So "item exists" may mean that this call put the item: the caller recognizes its
-own path.
+Commits depend on `put_if_not_exists`, and commits to several tables on `put_all_if_not_exist`,
+which puts the items of all tables or none; `latest_of_all` is its counterpart for readers. All
+calls read the current state, never a stale replica. A request whose answer was lost is repeated, a
+limited number of times. So "item exists" may mean that this call put the item: the caller compares
+the path of the item.
 
 A store can be pickled, to be used on workers. Its `repr` and errors contain no secrets. Connections
 belong to the process, not to the store.

@@ -22,7 +22,7 @@ The transaction states the ids of the new fragments, from which readers of trans
 LanceDB's materialized views, know that these fragments have no new rows. The ids follow those of
 the version on which the attempt is based, so the attempt fails if another writer has used them.
 
-Source: facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference drops a compaction if one of its rows has been deleted or changed. It
          reserves the ids in a separate version (ReserveFragments); here a compaction is one
          version.

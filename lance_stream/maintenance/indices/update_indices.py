@@ -7,7 +7,7 @@ Other writers continue, and the built files remain useful:
     rows moved by a compaction, a restore,     the update starts again from the newest version
     an overwrite; the same indices changed
 
-Source: facts of the format, section 5; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -3,12 +3,12 @@
     1.manifest    becomes    18446744073709551614.manifest
     2.manifest               18446744073709551613.manifest
 
-V2 names sort the newest version first, so that opening a table costs one short listing however long
-its history. The newest version is renamed first. Each one is copied under its new name, which is
-created once, and only then loses the old one. So every version has a name at any moment.
+V2 names sort the newest version first, so that opening a table costs one short listing, however
+long its history is. The newest version is renamed first. Each manifest is copied to its new name,
+which is created once, and then deleted under the old one. So every version has a name at any time.
 
-During the migration there are names of both schemes, and programs refuse to open the table; those
-that list only the first few names of a bucket correctly open the newest version.
+During the migration there are names of both schemes, and programs refuse to open the table. Those
+that list only the first few names of a bucket open the newest version, correctly.
 
 Source:  the table format's "Manifest Naming Schemes"; the reference's `migrate_manifest_paths_v2`.
 """
@@ -36,29 +36,29 @@ _ROUNDS: Final = 5
 def migrate_manifest_paths(
     uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> int:
-    """Rename the manifests of a table so that its newest version is found by one short listing.
+    """Rename the manifests of a table so that one short listing finds its newest version.
 
-    Tables of old writers need it; tables that this library creates, branches and clones already
-    have these names. No version is committed or changed.
+    Only tables of old writers need this: the tables, branches and clones that this library creates
+    have such names. No version is committed or changed.
 
-    Stop all writers and cleanups first, as for the reference's migration: until it has finished,
-    readers report names of both schemes, and a writer that opened the table before could commit a
+    Stop all writers and cleanups first. Until the migration has finished, readers fail because the
+    manifests have names of both schemes, and a writer that opened the table before could commit a
     version under an old name. Such a version is renamed, too, unless another writer has committed
-    the same version under a new name: then both are kept, and the error names them. If the
+    the same version under a new name: then both files are kept, and the error names them. If the
     migration is killed, call it again. Concurrent migrations are safe.
 
     Args:
-        uri: The table's directory: a path, or a URI; or a branch's.
-        storage_options: Options of the store.
+        uri: The location of the table, or of a branch: a path or URI.
+        storage_options: Settings of the store.
 
     Returns:
-        How many versions were renamed; 0 if all have these names.
+        The number of renamed versions; 0 if no name was of the old scheme.
 
     Raises:
-        NotFoundError: There is no table.
-        InvalidInputError: Its versions are published in an external manifest store, whose items
+        NotFoundError: The table does not exist.
+        InvalidInputError: The versions are published in an external manifest store, whose items
             contain the names: call `leave_manifest_store` first.
-        CorruptDataError: There are two different manifests of one version; neither was deleted.
+        CorruptDataError: A version has two different manifests; neither was deleted.
         UnsupportedFeatureError: The manifests are reached through a link, and may belong to another
             table.
     """
@@ -85,7 +85,7 @@ def _versions_to_rename(log: VersionLog, *, is_first: bool) -> list[int]:
     """Return the versions with a V1 name, newest first.
 
     Raises:
-        NotFoundError: There is no table.
+        NotFoundError: The table does not exist.
         InvalidInputError: The versions are published in a manifest store.
     """
     names = log.store.list_names(VERSIONS_DIRECTORY)
@@ -101,10 +101,10 @@ def _versions_to_rename(log: VersionLog, *, is_first: bool) -> list[int]:
 
 
 def _rename(store: Store, version: int) -> bool:
-    """Rename a manifest; False if it no longer has its old name.
+    """Rename a manifest; return False if it no longer has its old name.
 
     Raises:
-        CorruptDataError: There is another manifest under the new name.
+        CorruptDataError: A different manifest has the new name.
     """
     old, new = (manifest_path(version, scheme) for scheme in (NamingScheme.V1, NamingScheme.V2))
     try:

@@ -1,13 +1,15 @@
 """Migrates between ways of publishing versions: the table's directory, and manifest stores.
 
-    from                     to                 steps
-    the directory            a manifest store   set the storage option; from the first commit on
-                                                our writers without it are rejected
-    a manifest store         the directory      leave_manifest_store, given the store
-    a manifest store         another one        leave the first, then set the other
-    one that is gone; a      this one, or the   claim_versions, given the new one or none
-    table moved or copied    directory
-    a deleted table          nothing            forget_versions, given the store
+    from                      to                 steps
+    the directory             a manifest store   set the storage option; from the first commit on,
+                                                 our writers without it are rejected
+    a manifest store          the directory      leave_manifest_store, with the storage option
+    a manifest store          another one        leave the first one, then set the option to the
+                                                 other one
+    a store that no longer    a new store, or    claim_versions, with the new storage option or
+    exists; a table that      the directory      without any
+    was moved or copied
+    a deleted table           nothing            forget_versions, with the storage option
 
 No writers need to be stopped if the store can create a name once: the final name of a version
 decides between writers that publish in different ways.
@@ -34,21 +36,22 @@ def leave_manifest_store(
 ) -> int:
     """Publish the versions of a table in its own directory from now on.
 
-    The last version that the manifest store publishes records this; then the store forgets the
-    table. Writers continue without the storage option. A writer that still has it moves the table
-    back. If killed in the middle, call it again.
+    The manifest store publishes one last version, which records this, and then forgets the table.
+    Writers continue without the storage option; a writer that still has it moves the table back. If
+    the call is interrupted, repeat it.
 
     Args:
-        uri: The table's location, with its manifest store, as writers have used it so far.
-        storage_options: The same.
+        uri: The table's location, as its writers have specified it so far.
+        storage_options: Settings of the store, with the manifest store, as its writers have
+            specified them so far.
 
     Returns:
-        The newest version.
+        The newest version: the last one that the manifest store has published.
 
     Raises:
-        InvalidInputError: No manifest store is given.
+        InvalidInputError: Neither the URI nor the options name a manifest store.
         NotFoundError: The table does not exist.
-        CommitError: That version could not be committed.
+        CommitError: The last version could not be committed.
     """
     table = open_newest(uri, storage_options)
     log = _external(table.log)
@@ -60,18 +63,19 @@ def leave_manifest_store(
 def claim_versions(
     uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> int:
-    """Publish the versions of a table as given here, whatever its newest version records.
+    """Publish the versions of a table where these arguments say, whatever its newest version says.
 
-    Use it for a table that was moved or copied, or whose manifest store is gone. The caller must
-    know that there are no writers that publish in the old way: a version that the old manifest
-    store has assigned, and whose manifest has no final name yet, is lost.
+    Use this for a table that was moved or copied, or whose manifest store no longer exists. Make
+    sure that no writer still publishes in the old way: a version that the old manifest store has
+    published, but whose manifest does not have its final name yet, is lost.
 
     Args:
         uri: The table's location.
-        storage_options: With the new manifest store, or without any.
+        storage_options: Settings of the store; with the new manifest store, or without one to
+            publish in the table's directory.
 
     Returns:
-        The newest version: one that records how versions are published from now on.
+        The newest version, which records where versions are published from now on.
 
     Raises:
         NotFoundError: The table does not exist.
@@ -87,14 +91,16 @@ def claim_versions(
 def forget_versions(
     uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Make a manifest store forget a deleted table, so that it can be re-created there.
+    """Remove a deleted table from its manifest store, so that it can be re-created.
 
     Args:
-        uri: The table's former location, with its manifest store, as for writing.
-        storage_options: The same.
+        uri: The table's former location, as its writers specified it.
+        storage_options: Settings of the store, with the manifest store, as its writers specified
+            them.
 
     Raises:
-        InvalidInputError: No manifest store is given, or the table exists.
+        InvalidInputError: Neither the URI nor the options name a manifest store; or the table still
+            exists.
     """
     log = _external(open_log(uri, storage_options))
     try:
@@ -120,12 +126,12 @@ def _external(log: VersionLog) -> ExternalVersions:
 def _publish_with_mark(
     table: TableVersion, log: VersionLog, *, is_needed: bool = False
 ) -> TableVersion:
-    """Return a version with a log's mark, or without one; committed by that log if needed.
+    """Return the newest version, after committing one with the log's mark unless it has the mark.
 
     Args:
         table: Any version.
-        log: Publishes it.
-        is_needed: Whether to publish one even if the newest version already records it.
+        log: Publishes the version; its mark may be empty.
+        is_needed: Whether to commit a version even if the newest one has the mark.
     """
 
     def attempt() -> TableVersion:

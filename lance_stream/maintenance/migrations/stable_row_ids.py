@@ -1,8 +1,8 @@
-"""Migrates a table to stable row ids: every row gets one, in one transaction.
+"""Migrates a table to stable row ids: assigns one to every row, in one transaction.
 
-Only the manifest changes. `table.apply.stable_row_ids` defines what rows and versions get, and what
-prevents a migration. The ids depend on the whole table, so the migration is planned again whenever
-another version was committed in between; it is quick.
+Only the manifest changes. `table.apply.stable_row_ids` defines the ids and row versions, and what
+prevents a migration. The ids depend on the whole table, so the migration, which is quick, is
+planned again whenever another writer has committed a version.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def migrate(table: TableVersion) -> TableVersion:
         table: Any version; the newest one is migrated.
 
     Raises:
-        InvalidInputError: There are indices.
+        InvalidInputError: The table has indices.
         CommitError: Every attempt conflicted with other commits.
     """
 
@@ -43,21 +43,21 @@ def migrate(table: TableVersion) -> TableVersion:
         return commit_planned(
             newest,
             operation,
-            check=_is_still(newest.version),
+            check=_check_is_newest(newest.version),
             creation=Creation(newest.manifest.data_format, stable_row_ids=True),
         ).table
 
     return replan_on_conflict(attempt)
 
 
-def _is_still(version: int) -> Callable[[Manifest], None]:
+def _check_is_newest(version: int) -> Callable[[Manifest], None]:
     """Return a check that raises on a newer version, which may have new rows or indices."""
 
     def check(newest: Manifest) -> None:
         if newest.version != version:
             raise RetryableConflictError(
-                f"stable row ids were planned on version {version}, but version {newest.version} "
-                "is the newest now. Plan them again",
+                f"the migration to stable row ids was planned on version {version}, but the newest "
+                f"version is now {newest.version}. Plan it again",
                 newest.version,
             )
 

@@ -7,7 +7,7 @@
 A row whose values were replaced, or that got values in a new column, counts as updated in this
 version.
 
-Source:  facts of the format, section 4; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections import defaultdict

@@ -3,7 +3,7 @@
     ReserveFragments    reserves fragment ids for the new fragments of a compaction
     Rewrite             replaces fragments by others with the same rows, row ids and row versions
 
-Source:  facts of the format, section 4; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ fragments, the row ids of new rows, row versions and config entries.
 
 `APPLY` is the table of operations; the other modules of this package apply them.
 
-Source:  facts of the format, sections 1.2 and 4; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@
     Overwrite    new fragments and another schema, with new fragment ids and row ids; or the first
                  version of a table
 
-Source:  facts of the format, sections 1.2 and 4; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Callable, Iterable

@@ -13,8 +13,7 @@ their rows get ids from the version on which they are committed.
 Ids start with the first unused one. That is 0 unless ids were assigned and removed again, which no
 known program does: an id is never reused.
 
-Source:  row ids and lineage, "Row ID Assignment"; facts of the format, sections 1.5 and 4;
-         measured on the reference.
+Source:  row ids and lineage, "Row ID Assignment"; measured on the reference.
 Differs: According to the specification, row ids cannot be enabled later. The reference omits the
          row versions, and later does not set those of rows whose columns are rewritten in place.
 """

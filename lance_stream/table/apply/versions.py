@@ -4,7 +4,7 @@
     CreateIndex    more indices, or other segments of them
     UpdateBases    more base paths: directories outside of the table's
 
-Source:  facts of the format, section 4; measured on the reference.
+Source:  transaction.proto; measured on the reference.
 """
 
 from collections.abc import Iterable

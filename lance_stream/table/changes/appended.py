@@ -19,7 +19,7 @@ stable row ids.
 
 This is pure: two manifests, and the operation of the newer one.
 
-Source:  facts of the format, section 4; measured on the reference.
+Source: transaction.proto; measured on the reference.
 """
 
 from collections.abc import Iterator

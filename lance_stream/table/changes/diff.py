@@ -24,7 +24,7 @@ is set, and `diff` is called again with a `History`.
 This is pure: `plan_diff` returns which deletion files and external sequences the caller has to read
 and pass to `diff`.
 
-Source:  row ids and lineage, "Change Data Feed"; facts of the format, section 4.
+Source:  row ids and lineage, "Change Data Feed"; measured on the reference.
 Differs: The reference derives changes only from the row versions in one version, so it misses the
          changes of a restore, or of a writer that does not set them.
 """

@@ -17,8 +17,8 @@ the merged offsets, and `rebased` the operation with the new files.
 A new index is rebased by removing fragments whose indexed columns were changed in place from its
 coverage (`rebased_indices`).
 
-Source:  facts of the format, section 5: different rows of one fragment merge, the same row
-         conflicts.
+Source:  measured on the reference: deletions of different rows of one fragment are merged, those
+         of the same row conflict.
 """
 
 from collections.abc import Collection, Mapping

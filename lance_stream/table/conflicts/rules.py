@@ -12,8 +12,7 @@ A rule is one of these words, or depends on the two operations (`retry_if`, `no_
 in `PRECEDING` come before the table, because they apply to whole classes of pairs. An unknown
 operation or a missing transaction conflicts with everything.
 
-Source:  the table format's "Conflict Resolution"; facts of the format, section 5, measured on the
-         reference.
+Source:  the table format's "Conflict Resolution"; measured on the reference.
 Differs: If a column was changed in place meanwhile, a new index on it is committed without coverage
          of the changed fragments. The reference plans a rewrite of fragments again after a new
          index on them; ours, which rewrites no index, may follow it. It plans an upsert again even

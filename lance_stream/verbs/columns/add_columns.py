@@ -13,7 +13,7 @@ is planned again after any concurrent commit.
 Adding a column that exists with the same type changes nothing: two writers that need the same new
 column both succeed, and a repeated batch finds the columns that its first attempt added.
 
-Source:  facts of the format, sections 4 and 5; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference accepts names with a reserved prefix ("_rowid"), and an empty name. It adds
          parts of structs only to tables of file version 2.2, but also reads them in 2.0 and 2.1.
 """

@@ -12,7 +12,7 @@ Readers of the change feed follow a column through a cast (`schema.identity`), a
 values in the type of the version whose columns they read. Rows that other writers have staged for
 the old type no longer fit and must be written again.
 
-Source:  facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference casts to any type that the values happen to fit, and drops an index on the
          column. It casts a part of a column of version 2.0 so that it cannot be read, and loses
          values that were written for the old type and are appended after the cast.

@@ -14,7 +14,7 @@ them.
 A Merge conflicts with every operation that changes rows, and is then planned again. Files that have
 been written are reused for unchanged fragments.
 
-Source:  facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference makes a column non-nullable if its expression is never null; here every
          column is nullable, so that writers that do not know it can continue.
 """

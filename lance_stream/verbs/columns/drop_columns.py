@@ -7,7 +7,7 @@ and row versions are kept, and the change feed is empty.
 A part of a struct can be dropped only if every fragment that stores it also stores another part of
 the struct: the parts also store which structs are null, and how long lists are.
 
-Source:  facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference drops a column of the primary key, and silently drops an index with it. It
          drops a struct together with its last part; here the struct must be named. After dropping
          the last part that is stored, it reads the structs, and the lists that contain them, as

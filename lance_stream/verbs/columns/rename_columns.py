@@ -3,7 +3,7 @@
 One Project has the new schema. A column keeps its field id, by which data files, indices and the
 change feed identify it; so it also keeps its index and its position in the primary key.
 
-Source:  facts of the format, section 4; observed in the reference.
+Source:  transaction.proto; measured on the reference.
 Differs: The reference accepts empty names, names with a dot, and reserved prefixes.
 """
 

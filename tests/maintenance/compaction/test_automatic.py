@@ -12,7 +12,12 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.maintenance.compaction import automatic
-from lance_stream.maintenance.compaction.automatic import AUTO, FAN_IN, CompactionTrigger, accumulation_of
+from lance_stream.maintenance.compaction.automatic import (
+    AUTO,
+    FAN_IN,
+    CompactionTrigger,
+    accumulation_of,
+)
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.maintenance.verification.verify import verify

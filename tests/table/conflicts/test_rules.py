@@ -171,7 +171,7 @@ def test_every_pair_of_operations_gets_a_verdict() -> None:
         assert isinstance(verdict_on(ours, theirs), ConflictVerdict)
 
 
-# ours after theirs, as the reference was seen to do it (facts of the format, section 5)
+# ours after theirs, as the reference was seen to do it
 MEASURED = [
     (APPEND, APPEND, YES), (APPEND, delete(0), YES), (APPEND, upsert(0), YES),
     (APPEND, OVERWRITE, NO),
