@@ -264,13 +264,25 @@ class Dataset:
         Args:
             columns: Names, or paths into structs; None for all columns.
             filter: A SQL expression; only rows for which it is true are included.
+
+        Raises:
+            NotFoundError: A column does not exist.
+            InvalidInputError: The filter is invalid.
+            UnsupportedFeatureError: A column's type has no digest.
+            BadDataError: A file is damaged, or uses an unsupported feature.
         """
         return digest_batches(self.scan(columns, filter))
 
     # --- reading
 
     def count_rows(self, filter: str | None = None) -> int:
-        """Return the number of rows, or of those for which a SQL expression is true."""
+        """Return the number of rows, or of those for which a SQL expression is true.
+
+        Raises:
+            NotFoundError: The expression names a column that does not exist.
+            InvalidInputError: The expression is invalid.
+            BadDataError: A file is damaged, or uses an unsupported feature.
+        """
         return scanning.count_rows(self.table, filter)
 
     def scan(
@@ -354,7 +366,8 @@ class Dataset:
 
         Raises:
             NotFoundError: There is no such row or column.
-            InvalidInputError: Not exactly one of them is passed, or a value is not a whole number.
+            InvalidInputError: Both or neither of `row_offsets` and `row_ids` are passed, or a value
+                is not a whole number.
         """
         return table_with_extensions(
             take.take(
@@ -412,7 +425,7 @@ class Dataset:
         Args:
             after: The interval starts after this version or tag, 0 is before the first; or with the
                 first version committed at this time or later (in UTC without a zone).
-            through: Its last version or that version's tag; or a time, for the last version
+            through: The last version of the interval, or its tag; or a time, for the last version
                 committed at this time or earlier; None for this dataset's version.
             columns: As in `scan`, of the last version, and names of change columns; all of these
                 if there is none.
@@ -568,7 +581,7 @@ class Dataset:
         Raises:
             NotFoundError: The expression names a column that does not exist.
             InvalidInputError: The expression is invalid.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(delete.delete(self.table, predicate))
 
@@ -623,7 +636,7 @@ class Dataset:
             InvalidInputError: A key is null, or occurs twice without `sequence_by`; a column does
                 not exist; a value does not fit, or a condition is not met; the table's tombstones
                 use other columns. Nothing is changed.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         rules = UpsertRules(
             as_names(on, "on"),
@@ -670,7 +683,7 @@ class Dataset:
         Raises:
             InvalidInputError: A key or a sequence is null; a column does not exist; a value does
                 not fit. Nothing is changed.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         rules = ChangeRules.of(
             is_history=False,
@@ -727,7 +740,7 @@ class Dataset:
                 not fit; or the table lacks `__START_AT` and `__END_AT`, see `history_schema`.
                 Nothing is changed.
             BadDataError: The table's rows of a key overlap.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         rules = ChangeRules.of(
             is_history=True,
@@ -781,7 +794,7 @@ class Dataset:
             InvalidInputError: A change column is missing, or has an unknown type of change; a
                 version has two changes of the same type for a key; or as in `upsert`. Nothing is
                 changed.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         rows = read_input(data).read_all()
         feed_columns = [name for name in rows.schema.names if is_change_column(name)]
@@ -797,7 +810,7 @@ class Dataset:
         """Set columns to the values of SQL expressions.
 
         Rows keep their row ids. If no row is selected, no version is committed. Rows that other
-        writers add until the commit may stay as they are.
+        writers add before the commit may not be updated.
 
         Args:
             values: For each column to change, a SQL expression over the row before the update.
@@ -806,7 +819,7 @@ class Dataset:
         Raises:
             NotFoundError: A column does not exist.
             InvalidInputError: An expression is invalid, or its value does not fit.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(update.update(self.table, values, where))
 
@@ -833,7 +846,7 @@ class Dataset:
             InvalidInputError: A column is not nullable, exists with another type, or has an
                 unsupported name or type; an expression is invalid, or its column already exists.
                 Nothing is changed.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         if isinstance(columns, Mapping):
             return Dataset(computed_columns.add_computed_columns(self.table, columns))
@@ -843,7 +856,7 @@ class Dataset:
         """Drop columns, or fields of structs, including structs in lists.
 
         No data file is touched: the values are removed when a compaction rewrites the rows and the
-        old versions are cleaned up. The change feed shows nothing.
+        old versions are cleaned up. The change feed has no changes.
 
         Args:
             columns: Names, or paths into structs ("address.city").
@@ -852,12 +865,12 @@ class Dataset:
             NotFoundError: A column does not exist.
             InvalidInputError: A column is used by the primary key, an index or tombstones; or no
                 column would remain.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(drop_columns.drop_columns(self.table, as_names(columns, "columns")))
 
     def rename_columns(self, names: Mapping[str, str]) -> "Dataset":
-        """Rename columns. No data file is touched, and the change feed shows nothing.
+        """Rename columns. No data file is touched, and the change feed has no changes.
 
         Args:
             names: The new names, by column or path into a struct: `{"address.city": "town"}`. All
@@ -866,7 +879,7 @@ class Dataset:
         Raises:
             NotFoundError: A column does not exist.
             InvalidInputError: A new name is invalid or taken, or tombstones use a column.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(rename_columns.rename_columns(self.table, names))
 
@@ -891,7 +904,7 @@ class Dataset:
             NotFoundError: A column does not exist.
             InvalidInputError: A type is not wider; the column has an index or nulls, or is in the
                 primary key; a name is invalid or taken. Nothing is changed.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         changes = alter_columns.as_changes(alterations)
         return Dataset(alter_columns.alter_columns(self.table, changes))
@@ -908,7 +921,7 @@ class Dataset:
         Raises:
             NotFoundError: The version does not exist, or has been cleaned up.
             InvalidInputError: It is not a version of this branch.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(restore.restore(self.table, version))
 
@@ -942,9 +955,9 @@ class Dataset:
                 cannot write to; then a cleanup there deletes files that the clone needs.
 
         Raises:
-            InvalidInputError: There is a table already; these options do not reach the files of
-                this table; or this table is a clone, and it is unknown which version of another
-                table has its files.
+            InvalidInputError: A table exists at the target; these options do not give access to the
+                files of this table; or this table is a clone, and it is unknown which version of
+                another table has its files.
             NotFoundError: The version does not exist.
             UntrustedLocationError: The clone's readers would not open the files.
             UnsupportedFeatureError: The version has a feature that lance-stream cannot write.
@@ -958,7 +971,7 @@ class Dataset:
     def compact(self, target_rows: int = TARGET_ROWS) -> "Dataset":
         """Rewrite small fragments, and fragments with many deleted rows.
 
-        Row ids and row versions stay the same, and the change feed shows nothing. If there is
+        Row ids and row versions stay the same, and the change feed has no changes. If there is
         nothing to do, no version is committed. Other writers may delete and update rows
         concurrently: their changes are merged, and the rewritten files are still used.
 
@@ -966,7 +979,7 @@ class Dataset:
             target_rows: The target number of rows per fragment.
 
         Raises:
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(compact.compact(self.table, target_rows).table)
 
@@ -978,7 +991,7 @@ class Dataset:
         pylance, which the extra `index` installs, builds the files; lance-stream commits them, and
         merges concurrent writes. All kinds of indices that pylance builds are supported. The parts
         of an index are merged into one. If there is nothing to do, no version is committed. The
-        change feed shows nothing.
+        change feed has no changes.
 
         Args:
             names: Names of indices; None for all that are not up to date.
@@ -993,7 +1006,7 @@ class Dataset:
                 filesystem of fsspec.
             IndexBuildError: pylance could not build some indices, for the reasons in the message.
                 The others are up to date.
-            CommitError: Every attempt met a conflict.
+            CommitError: Every attempt conflicted with other commits.
         """
         return Dataset(update_indices(self.table, names, retrain=retrain).table)
 
@@ -1006,12 +1019,12 @@ class Dataset:
         delete_unverified: bool = False,
         expire_consumers: str | timedelta | None = None,
     ) -> CleanupReport:
-        """Remove old versions, and files that no remaining version names.
+        """Remove old versions, and files that no remaining version references.
 
         Cleanup keeps the newest version, versions with a tag, and versions that a branch starts
         from. For each consumer of the feed, it keeps the last version that the consumer has
-        finished, and all later ones. Files that no version ever named may belong to a commit in
-        progress: they are kept until they are 7 days old. In a table with branches, only this
+        finished, and all later ones. Files that no version ever referenced may belong to a commit
+        in progress: they are kept until they are 7 days old. In a table with branches, only this
         branch's versions and files are removed, except those that other branches need.
 
         Args:
@@ -1019,8 +1032,8 @@ class Dataset:
                 None: 14 days, or any age if `retain_versions` is given.
             retain_versions: Number of newest versions to keep, whatever their age.
             dry_run: Only report; remove nothing.
-            delete_unverified: Remove files that no version ever named, whatever their age. Use it
-                only if no one else is writing to the table: it would delete their files.
+            delete_unverified: Remove files that no version ever referenced, whatever their age. Use
+                it only if nobody is writing to the table: it would delete their files.
             expire_consumers: Drop consumers that have not read an available version for this long;
                 by default, none are dropped.
 
@@ -1060,7 +1073,7 @@ class Dataset:
     ) -> "Dataset":
         """Set entries of the metadata of the table, its schema and its columns; None removes one.
 
-        All entries are set in one version. No row changes, and the change feed shows nothing. If
+        All entries are set in one version. No row changes, and the change feed has no changes. If
         nothing would change, no version is committed. The entries can be read from `metadata`,
         `schema.metadata` and `schema.field(...).metadata`.
 
@@ -1109,7 +1122,7 @@ def create_dataset(
         file_version: The version of its data files: "2.0", "2.1" or "2.2" (the default).
         stable_row_ids: Whether rows keep their ids when updated or moved, which the change feed
             requires; `migrate_to_stable_row_ids` enables it later.
-        primary_key: The columns that identify a row; they become not null. The key is declared,
+        primary_key: The columns that identify a row; they become non-nullable. The key is declared,
             not enforced.
         config: Entries of the table's configuration.
         storage_options: Options of the store.
@@ -1263,7 +1276,7 @@ def migrate_to_stable_row_ids(
             them. Drop them first, and create them again afterwards.
         NotFoundError: There is no table.
         UnsupportedFeatureError: The table has a feature that lance-stream cannot write.
-        CommitError: Every attempt met a conflict.
+        CommitError: Every attempt conflicted with other commits.
     """
     table = opening.open_newest(uri, storage_options)
     return Dataset(stable_row_ids.migrate(table))

@@ -134,15 +134,15 @@ def list_quarantine(
     """Return the quarantined rows of a table, grouped by batch and reason, oldest batch first.
 
     Args:
-        uri: The table.
+        uri: The table's location.
         branch: The branch that the sink writes; None for the main branch.
-        quarantine: The location of the quarantine, if it is not next to the table. That of a branch
-            is not.
+        quarantine: The location of the quarantine; by default, next to the table. Required for a
+            branch.
         storage_options: Settings of the store.
 
     Raises:
         InvalidInputError: There is another table at the quarantine's location; the table is itself
-            a quarantine; or a branch has none at the default location.
+            a quarantine; or the location of a branch's quarantine is missing.
     """
     table, bad, _ = _open(uri, branch, quarantine, storage_options)
     columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]
@@ -193,10 +193,10 @@ def replay_quarantine(
     the quarantine. Rows that still do not fit stay there. An interrupted replay can be repeated.
 
     Args:
-        uri: The table.
+        uri: The table's location.
         branch: The branch that the sink writes; None for the main branch.
-        quarantine: The location of the quarantine, if it is not next to the table. That of a branch
-            is not.
+        quarantine: The location of the quarantine; by default, next to the table. Required for a
+            branch.
         storage_options: Settings of the store.
         where: A SQL condition on the quarantine's columns, such as "reason = 'price'", that selects
             the rows to replay; None for all.
@@ -214,7 +214,7 @@ def replay_quarantine(
 
     Raises:
         InvalidInputError: An argument is invalid, there is another table at the quarantine's
-            location, or a branch has none at the default location.
+            location, or the location of a branch's quarantine is missing.
         CommitError: The rows were not committed, or another replay is running.
     """
     checks = None if expect is None else as_checks(expect)
@@ -248,8 +248,8 @@ def _open(
     """Return a table, its quarantine, which is None if it does not exist yet, and its location.
 
     Raises:
-        InvalidInputError: The table is itself a quarantine, or a branch has none at the default
-            location.
+        InvalidInputError: The table is itself a quarantine, or the location of a branch's
+            quarantine is missing.
     """
     options = dict(storage_options or {})
     table_uri = branch_uri(uri, branch)
@@ -267,7 +267,7 @@ def _open(
     if quarantine is None and table_uri != uri:
         raise InvalidInputError(
             f"there is no quarantine at {location}: a sink of a branch writes bad rows to a "
-            "location of your choice. Name that location as the quarantine"
+            "location of your choice. Pass that location as the quarantine"
         )
     return table, None, location
 

@@ -298,11 +298,11 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
         schema: The columns to store.
         sequence: The type of the sequence; a struct if the sequence has several columns.
 
-    Raises:
-        InvalidInputError: A column has a reserved name, or an argument has the wrong type.
-
     Returns:
         The columns, followed by `__START_AT` and `__END_AT`.
+
+    Raises:
+        InvalidInputError: A column has a reserved name, or an argument has the wrong type.
     """
     if not isinstance(schema, pa.Schema) or not isinstance(sequence, pa.DataType | str):
         raise InvalidInputError(

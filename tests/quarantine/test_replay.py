@@ -508,7 +508,7 @@ def test_quarantines_of_branches_have_to_be_named(
     lance_stream.open_dataset(uri).branches.create("dev")
     take_in(lance_stream.open_dataset(uri, branch="dev").uri, 0, bad(1), dies="committed")
     for act in (lance_stream.list_quarantine, lance_stream.replay_quarantine):
-        with pytest.raises(InvalidInputError, match="Name that location as the quarantine"):
+        with pytest.raises(InvalidInputError, match="Pass that location as the quarantine"):
             act(uri, branch="dev")
         act(uri, branch="main")
     bad_rows = f"{uri}-bad-rows"
@@ -519,7 +519,7 @@ def test_quarantines_of_branches_have_to_be_named(
     )
     assert replayed.rows_replayed == 1
     assert program.main(["quarantine", "list", uri, "--branch", "dev"]) == 2
-    assert "Name that location as the quarantine" in capsys.readouterr().err
+    assert "Pass that location as the quarantine" in capsys.readouterr().err
 
 
 def test_missing_quarantines_need_no_replay(uri: str) -> None:

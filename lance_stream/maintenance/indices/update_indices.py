@@ -77,7 +77,7 @@ def update_indices(
         UnsupportedFeatureError: pylance does not support the store, or the table has a feature that
             we may not write.
         IndexBuildError: pylance could not build some indices; the others are committed.
-        CommitError: Every attempt met a conflict.
+        CommitError: Every attempt conflicted with other commits.
     """
     requested = None if names is None else as_names(names, "names")
     check_pylance()

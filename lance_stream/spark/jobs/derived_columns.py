@@ -99,40 +99,40 @@ def derive(
 ) -> Derivation:
     """Declare columns that a function computes from other columns, in Spark's workers.
 
-    Nothing is computed before `run` or `start`. Then the function runs for the rows whose inputs
-    changed, and for all rows if its version is another one. Each round is one commit of values and
-    progress: nothing is computed twice for a table whose driver was killed, except the round that
-    was under way.
+    Nothing is computed before `run` or `start`, which call the function for the rows whose inputs
+    have changed, and for all rows if `function_version` has changed. Each round commits values and
+    progress together: if the driver is killed, only the current round is computed again.
 
         embeddings = derive(
             spark, "docs.lance", {"embedding": pa.list_(pa.float32(), 384)}, embed,
             inputs=["text"], function_version="all-MiniLM-L6-v2", setup=load_model,
         )
-        embeddings.run()                       # a batch: all that is not current
-        query = embeddings.start()             # beside a stream that writes the table
+        embeddings.run()                       # a batch: all rows that are out of date
+        query = embeddings.start()             # alongside a stream that writes the table
         embeddings.status()
 
     Args:
         spark: The session.
-        uri: The table with the inputs, for the driver and for all workers. It has stable row ids.
-        outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, or
-            several. They become new, nullable columns of the table.
-        function: Takes a `pyarrow.RecordBatch` of the inputs, n rows at once, and returns n values:
-            an array, a numpy array with one row for each, or a list; for several outputs, a mapping
-            or a RecordBatch.
-        inputs: The columns that it gets. No others are read.
+        uri: The location of the table with the inputs, for the driver and for all workers. It must
+            have stable row ids.
+        outputs: The columns that are computed: a mapping from names to types, a `pyarrow.Field`, a
+            list of fields, or a schema. They become new, nullable columns of the table.
+        function: Takes a `pyarrow.RecordBatch` with n rows of the inputs, and returns n values: an
+            Arrow array, a numpy array with one row per value, or a list; for several outputs, a
+            mapping or a RecordBatch. A value must not depend on the other rows of the call.
+        inputs: The columns that the function receives. No others are read.
         function_version: A string. If it changes, all rows are computed again, in rounds.
         target: The location of a separate table for the values; None for the same table.
-        name: Identifies the derivation in its table; the first output's name by default.
-        setup: Called once in each Python worker: loads a model, for example. The function gets what
-            it returns as its second argument.
-        copy_columns: Source columns to copy to a separate table, such as its key.
-        batch_rows: How many rows the function gets at once, at most.
-        rows_per_commit: The most rows that one commit checks.
-        max_failures: The most rows of a commit for which the function may fail.
-        on_error: "quarantine": rows that the function raises for are null and quarantined; "raise":
-            the first one ends the run.
-        quarantine: The location of the table for failed rows; by default next to the table.
+        name: Identifies the derivation in its table; by default the name of the first output.
+        setup: Called once in each Python worker, for example to load a model. Its result is the
+            function's second argument.
+        copy_columns: Columns of the source to copy to a separate table, such as its key.
+        batch_rows: The maximum number of rows in one call of the function.
+        rows_per_commit: The maximum number of rows that one commit checks.
+        max_failures: The maximum number of rows in a commit for which the function may fail.
+        on_error: "quarantine" stores null for rows for which the function raises, and quarantines
+            them; "raise" ends the run at the first such row.
+        quarantine: The location of the quarantine for failed rows; by default next to the table.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
         table_id: The table's name in a Lance namespace, with `uri` None; see `lance_sink`.

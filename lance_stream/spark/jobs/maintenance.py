@@ -63,25 +63,25 @@ def compact_table(
     table_id: TableId | None = None,
     namespace: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Rewrite small fragments, and those with many deleted rows, by Spark's tasks.
+    """Rewrite small fragments, and those with many deleted rows, in Spark tasks.
 
-    Does what `Dataset.compact` does. The driver plans from the manifest and reads no data file;
-    each task rewrites neighboring fragments, up to about 4 GB. Row ids and row versions stay the
-    same, and the change feed shows nothing. Other writers may append, delete and update rows
+    Has the effect of `Dataset.compact`. The driver plans from the manifest and reads no data file;
+    each task rewrites adjacent fragments, up to about 4 GB. Row ids and row versions stay the same,
+    and the change feed has no changes. Other writers may append, delete and update rows
     concurrently: their changes are merged, and the rewritten files are still used.
 
-    A large table is compacted in several commits, the fragments first that gain most, so that a
-    driver that dies loses at most the work since the last one. Call it again to continue. Fragments
-    that others add meanwhile wait for the next call. Files of tasks and drivers that died belong to
-    no version; a cleanup removes them after 7 days.
+    A large table is compacted in several commits, fragments with the largest gain first, so that
+    only the work since the last commit is lost if the driver dies. Call it again to continue.
+    Fragments that other writers add in the meantime are left for the next call. Files of tasks and
+    drivers that died belong to no version; a cleanup removes them after 7 days.
 
     Args:
         spark: The session. Its tasks use the storage options below.
         uri: The table's location, for the driver and for all workers.
-        target_rows: Number of rows per fragment to aim for.
-        bytes_per_commit: About how many bytes of data files to rewrite before they are committed,
-            at least one new fragment: what a driver that dies can lose, and what files without a
-            version can occupy.
+        target_rows: The target number of rows per fragment.
+        bytes_per_commit: The approximate size in bytes of the data files that one commit rewrites,
+            at least one new fragment. This limits the work that is lost if the driver dies, and the
+            space for files that no version references yet.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
         branch: The branch to compact; None or "main" for the main one.
@@ -97,7 +97,8 @@ def compact_table(
         InvalidInputError: An argument is invalid, or the workers cannot run this package.
         NotFoundError: There is no table, or a worker does not see its files.
         BadDataError: A data file is damaged, or uses an unsupported feature.
-        CommitError: Every attempt met a conflict. Earlier commits stay, as for all errors.
+        CommitError: Every attempt conflicted with other commits. As for all errors, earlier
+            commits of this call remain.
     """
     check_session(spark, "compact_table(spark, uri)")
     number = as_number(bytes_per_commit)
@@ -128,12 +129,11 @@ def cleanup_table(
     table_id: TableId | None = None,
     namespace: Mapping[str, Any] | None = None,
 ) -> CleanupReport:
-    """Remove old versions, and files that no remaining version names, by Spark's tasks.
+    """Remove old versions, and files that no remaining version references, in Spark tasks.
 
-    Does what `Dataset.cleanup` does, with the same rules for what is kept. The driver reads the
-    versions and decides; tasks list the table's folders, and delete. A driver that dies leaves a
-    sound table: versions go first, then the files that only they named. Tasks that run twice do no
-    harm.
+    Keeps and removes what `Dataset.cleanup` does. The driver reads the versions and decides; tasks
+    list the table's folders and delete files. Versions are deleted first, then the files that only
+    they referenced. So the table stays valid if the driver dies, and tasks can safely run twice.
 
     Args:
         spark: The session. Its tasks use the storage options below.
@@ -142,10 +142,10 @@ def cleanup_table(
             None: 14 days, or any age if `retain_versions` is given.
         retain_versions: Number of newest versions to keep, whatever their age.
         dry_run: Only report; remove nothing.
-        delete_unverified: Remove files that no version ever named, whatever their age. Use it
-            only if no one else is writing to the table: it would delete their files.
-        expire_consumers: Drop consumers that leave versions unread for this long; None for
-            never.
+        delete_unverified: Remove files that no version ever referenced, whatever their age. Use it
+            only if nobody is writing to the table: it would delete their files.
+        expire_consumers: Drop consumers that have not read an available version for this long;
+            by default, none are dropped.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply, as for `lance_sink`.
         branch: The branch to clean up; None or "main" for the main one.
@@ -160,7 +160,7 @@ def cleanup_table(
         UnsupportedFeatureError: The table or a branch has an unknown feature. Nothing was
             removed.
         BadDataError: A version, a tag or a branch is damaged. Nothing was removed.
-        OSError: Something could not be listed or read. No file that is needed was removed.
+        OSError: A file could not be read, or a folder not listed. No needed file was removed.
     """
     check_session(spark, "cleanup_table(spark, uri)")
     rules = as_rules(

@@ -47,9 +47,9 @@ def auto_cdc_sink(
 
     The rows of the stream are changes of a source, in any order. The table becomes a slowly
     changing dimension: of type 1, the current row of each key, or of type 2, the history of each
-    key, whose rows are valid from `__START_AT` until before `__END_AT`. The names of the first
-    arguments, and what they mean, are those of `create_auto_cdc_flow`; columns and conditions are
-    given as text. See also `Dataset.apply_scd1` and `Dataset.apply_scd2`.
+    key, whose rows are valid from `__START_AT` until before `__END_AT`. The first arguments have
+    the names and meanings of those of `create_auto_cdc_flow`; columns and conditions are strings.
+    See also `Dataset.apply_scd1` and `Dataset.apply_scd2`.
 
     Each micro-batch becomes one version, exactly once, as with `lance_sink`, which explains the
     arguments after `tombstones`.
@@ -64,12 +64,13 @@ def auto_cdc_sink(
         apply_as_deletes: A condition in Spark's SQL on a row, for example "op = 'd'": if true, the
             row deletes its key; a history keeps the deleted row, with an end.
         column_list: The columns of the batch that are stored; by default all.
-        except_column_list: The columns that are not stored, instead.
-        track_history_column_list: For type 2: the columns of which each change begins a row of the
-            history; by default all that are stored. Changes of other columns replace the value in
-            the current row.
-        track_history_except_column_list: For type 2: these other columns, instead.
-        tombstones: How long deletes, and other changes that show in no row, are remembered, for
+        except_column_list: Instead, the columns that are not stored.
+        track_history_column_list: For type 2: the columns whose changes begin a row of the history;
+            by default all that are stored. Changes of other columns replace the value in the
+            current row.
+        track_history_except_column_list: For type 2: instead, the columns whose changes do not
+            begin a row.
+        tombstones: How long deletes, and other changes that no row shows, are remembered, for
             example "30 days"; by default forever. Changes that arrive later may be misplaced.
         schema_evolution: How batches may change the table's columns.
         app_id: The stream's id in the table's ledger; by default the streaming query's own id.
@@ -78,7 +79,7 @@ def auto_cdc_sink(
         create_options: Options for a new table.
         any_output_mode: Accept a query whose output mode does not fit.
         replays_may_differ: Skip a committed batch id even if the batch arrives with different rows.
-        branch: The branch to write, which has to exist.
+        branch: The branch to write, which must exist.
         on_commit: Called with the report of each batch.
         keep_indices_fresh: When the table's indices are brought up to date.
         table_id: The table's name in a Lance namespace, with `uri` None.

@@ -125,10 +125,10 @@ def lance_sink(
             which its checkpoint keeps. An app id of your own survives a lost checkpoint, and is
             required through Spark Connect, where Spark does not report the query's id.
         compact: Merge small fragments, and rewrite those with many deleted rows, in the background;
-            no batch waits for it, and the change feed shows nothing. "auto": when it pays; the sink
-            compares the cost of small fragments, deleted rows, the manifest and key lookups with
-            that of a compaction, and `last_compaction.reason` names the decisive one. A number:
-            after that many batches. By default never.
+            no batch waits for it, and the change feed has no changes. "auto": when it is
+            worthwhile; the sink compares the cost of small fragments, deleted rows, the manifest
+            and key lookups with that of a compaction, and `last_compaction.reason` names the
+            decisive one. A number: after that many batches. By default never.
         storage_options: Settings of the store. If none of them give credentials or an endpoint,
             Spark's own settings apply (`spark.hadoop.fs.s3a.access.key` and so on), or else those
             that the store's library finds: environment, profile, instance. `trusted_locations` is
@@ -157,8 +157,8 @@ def lance_sink(
             only.
         replays_may_differ: Skip a committed batch id even if the batch arrives with different rows.
             By default that is an error, unless Spark's plan of the query is nondeterministic.
-        branch: The branch to write, which has to exist: `ds.branches.create("dev")`. None or "main"
-            for the main one.
+        branch: The branch to write, which must exist: `ds.branches.create("dev")`. None or "main"
+            for the main branch.
         on_commit: Called with the report of each batch, which is also `last_commit`, after it is
             committed, or skipped because it already was. For metrics: `lance_stream.monitoring`.
             The next batch waits for it. An exception in it is logged (in "lance_stream.sink") and
@@ -321,7 +321,7 @@ class LanceSink:
         self.write(df, batch_id)
 
     def write(self, df: DataFrame, batch_id: int, member: Member | None = None) -> None:
-        """Do what calling the sink does, alone or together with the sinks of other tables.
+        """Write a micro-batch, alone or together with the sinks of other tables; see `__call__`.
 
         Args:
             df: The rows of a micro-batch.

@@ -22,7 +22,7 @@ class SinkCommit:
     """The outcome of a micro-batch.
 
     Attributes:
-        batch_id: Its batch id.
+        batch_id: The batch id.
         app_id: The stream's id in the table's ledger.
         version: The version that contains the batch; None if there was nothing to do.
         skipped: Whether the batch was already committed, so that nothing was written.
@@ -43,7 +43,7 @@ class SinkCommit:
             "null key", "null" or "type".
         deletes_remembered: Deletes of the batch that became tombstones (`tombstones`).
         num_files: Number of data files written.
-        bytes_written: Their size.
+        bytes_written: The size of these files in bytes.
         attempts: Attempts that the commit took; 1 without conflicts.
         seconds: Duration of each phase: "plan" (the ledger, the schema), "collect" (an upsert's
             rows to the driver), "scan" (their keys in the table), "write", "commit".

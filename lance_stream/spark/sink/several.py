@@ -83,14 +83,14 @@ def lance_sinks(
     once for all of them.
 
     Args:
-        targets: The sinks, by names for logs and errors; with a function before it, a sink gets
-            what this returns for the batch, a DataFrame: the rows of its table. The function may be
-            called again when Spark repeats the batch, and has to return the same rows then.
+        targets: The sinks by name, for logs and errors. A pair of a function and a sink passes the
+            sink the DataFrame that the function returns for the batch. When Spark repeats the
+            batch, the function may be called again, and must return the same rows.
         atomic: Commit each batch to all tables or to none. All tables must publish their versions
             in one manifest store (SQLite, PostgreSQL, DynamoDB; docs/operations/stores.md). Readers
             that open the tables with `open_together` see each batch in all tables or in none. By
-            default, the tables are committed one after the other, in the order given, and readers
-            may see a batch in the first tables before it is in the others.
+            default, the tables are committed one after the other, in the order of `targets`, and
+            readers may see a batch in the first tables before it is in the others.
 
     Raises:
         InvalidInputError: An argument is invalid.
@@ -102,7 +102,7 @@ class LanceSinks:
     """A function of a micro-batch and its batch id; created by `lance_sinks`.
 
     Args:
-        targets: The sinks by name, each alone or after the function that gives its rows.
+        targets: The sinks by name, each alone or in a pair with the function that selects its rows.
         atomic: Whether a batch is committed to all tables or to none.
     """
 
