@@ -68,10 +68,8 @@ WRITES: dict[str, Callable[[Dataset], Any]] = {
     "apply_scd1": lambda ds: ds.apply_scd1(
         ROWS.append_column("at", pa.array([1, 1])), keys="id", sequence_by="at"
     ),
-    "sink": lambda ds: fit_columns(ds.table, SCHEMA, (), case_sensitive=False, is_partial=False),
-    "sink's upsert": lambda ds: fit_columns(
-        ds.table, SCHEMA, (), case_sensitive=False, is_partial=True
-    ),
+    "sink": lambda ds: fit_columns(ds.table, SCHEMA, (), case_sensitive=False),
+    "sink's upsert": lambda ds: fit_columns(ds.table, SCHEMA, (), case_sensitive=False, key=["id"]),
     "Spark's append": lambda ds: plan_job(ds.uri, SCHEMA),
     "Spark's append with new columns": lambda ds: plan_job(
         ds.uri, SCHEMA.append(pa.field("new", pa.int64())), add_columns=True

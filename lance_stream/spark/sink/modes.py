@@ -137,7 +137,7 @@ class Batch:
             incoming,
             arguments.schema_evolution,
             case_sensitive=adds_columns and is_case_sensitive(self.df.sparkSession),
-            is_partial=arguments.is_by_key,
+            key=arguments.on,
         )
 
     def read(self) -> DataFrame:

@@ -283,7 +283,7 @@ def _prepare(job: UpsertJob) -> TableVersion:
         job.incoming,
         arguments.schema_evolution,
         case_sensitive=job.case_sensitive,
-        is_partial=True,
+        key=job.rules.on,
     )
 
 

@@ -4,10 +4,11 @@ widen_types     columns become wide enough for the rows' values
 add_columns     columns, and parts of structs, that only the rows have are added to the table
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import pyarrow as pa
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.widen_columns import widen_columns
@@ -20,7 +21,7 @@ def fit_columns(
     schema_evolution: Container[str],
     *,
     case_sensitive: bool,
-    is_partial: bool,
+    key: Sequence[str] = (),
 ) -> TableVersion:
     """Return a version whose columns fit incoming rows, committed if the columns had to change.
 
@@ -29,19 +30,37 @@ def fit_columns(
         incoming: The rows' schema.
         schema_evolution: Which changes the user allows: "widen_types", "add_columns".
         case_sensitive: Whether a new name may differ from an existing one only in case.
-        is_partial: Whether the rows may lack columns, which keep their values.
+        key: The key columns of an upsert, whose rows may lack other columns; empty for an append.
 
     Raises:
-        InvalidInputError: The rows do not fit.
+        InvalidInputError: The rows do not fit, or the table lacks a key column.
         CommitError: Every attempt conflicted with other commits.
     """
+    _check_has_key(table, key)
     adds_columns = "add_columns" in schema_evolution
     if "widen_types" in schema_evolution:
         table = widen_columns(table, incoming, may_have_new=adds_columns)
     if adds_columns:
         table = add_missing_columns(table, incoming, case_sensitive=case_sensitive)
     columns = table.arrow_schema
-    if is_partial:
+    if key:
         columns = pa.schema([field for field in columns if field.name in incoming.names])
     check_rows_fit(incoming, columns)
     return table
+
+
+def _check_has_key(table: TableVersion, key: Sequence[str]) -> None:
+    """Raise if a table lacks a key column: a new one is null in its rows, so no key matches them.
+
+    Raises:
+        InvalidInputError: It does.
+    """
+    for name in key:
+        if name not in table.schema.names:
+            raise InvalidInputError(
+                f"the key column {name!r} does not exist in {table.uri}, so its rows cannot be "
+                "found by it, and all rows would be inserted again. Was the column renamed or "
+                "dropped? Rename it back, or name the table's key in `on` and in the rows; or "
+                f"give existing rows their keys first, with ds.add_columns. It has: "
+                f"{', '.join(table.schema.names)}"
+            )

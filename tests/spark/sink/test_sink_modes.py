@@ -605,6 +605,19 @@ def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> No
         feed(spark, fixed, 0, "id long, y string", (4, "d"))
 
 
+@pytest.mark.parametrize("mode", ["upsert", "apply_changes"])
+def test_a_renamed_key_stops_the_sink(spark: Any, uri: str, mode: str) -> None:
+    """If the sink added its key column again, all rows would be inserted a second time."""
+    lance_stream.create_dataset(uri, pa.table({"id": [1, 2]}))
+    lance_stream.open_dataset(uri).rename_columns({"id": "number"})
+    sink = lance_sink(uri, mode=mode, on="id", schema_evolution="add_columns", app_id="a")
+    columns = "id long, _change_type string, _commit_version long"
+    rows = [(1, "insert", 1)] if mode == "apply_changes" else [(1,)]
+    with pytest.raises(InvalidInputError, match="key column 'id' does not exist"):
+        feed(spark, sink, 0, columns if mode == "apply_changes" else "id long", *rows)
+    assert rows_of(uri) == [(1,), (2,)]
+
+
 # --- logging
 
 

@@ -401,6 +401,18 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     assert lance_stream.open_dataset(uri).verify() == []
 
 
+@pytest.mark.parametrize("evolution", ["none", "add_columns"])
+def test_a_table_gets_no_new_key(uri: str, evolution: str) -> None:
+    """A key column that is added is null in all rows, so that every upsert inserts them again."""
+    lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [1, 2]}))
+    lance_stream.open_dataset(uri).rename_columns({"id": "number"})
+    options = {"path": uri, "mode": "upsert", "on": "id", "schemaEvolution": evolution}
+    rows = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    with pytest.raises(InvalidInputError, match=r"key column 'id' does not exist.*number, x"):
+        plan(parse_writer_options(options, False), spark_schema(carrier_schema(rows)), False)
+    assert lance_stream.open_dataset(uri).version == 2
+
+
 def test_new_queries_need_a_new_app_id(uri: str) -> None:
     """A new checkpoint counts its batches from zero, and under the old app id their rows would be
     lost as replays.
