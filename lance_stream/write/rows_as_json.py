@@ -42,7 +42,7 @@ def rows_to_json(rows: pa.RecordBatch) -> tuple[list[str], str]:
     schema = pa.schema([(field.name, _plain_type(field.type)) for field in rows.schema])
     types = base64.b64encode(schema.serialize().to_pybytes()).decode()
     _check_distinct(schema.names)
-    columns = [_to_plain(_as_plain_array(column)) for column in rows.columns]
+    columns = [_to_plain(column) for column in rows.columns]
     return [
         json.dumps(dict(zip(schema.names, values, strict=True)), ensure_ascii=False)
         for values in zip(*columns, strict=True)
@@ -85,16 +85,12 @@ def rows_from_json(texts: Sequence[str], types: str) -> pa.Table:
 
 
 def _plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return a type without dictionaries, extensions and views."""
+    """Return a type without dictionaries and extensions."""
     kinds = pa.types
     if isinstance(arrow, pa.BaseExtensionType):
         return _plain_type(arrow.storage_type)
     if kinds.is_dictionary(arrow):
         return _plain_type(arrow.value_type)
-    if kinds.is_string_view(arrow):
-        return pa.large_string()
-    if kinds.is_binary_view(arrow):
-        return pa.large_binary()
     if kinds.is_struct(arrow):
         _check_distinct([part.name for part in arrow])
         return pa.struct([pa.field(part.name, _plain_type(part.type)) for part in arrow])
