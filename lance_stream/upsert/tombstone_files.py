@@ -218,8 +218,6 @@ def _is_plain(arrow_type: pa.DataType, *, may_be_nested: bool = False) -> bool:
     if may_be_nested and pa.types.is_map(arrow_type):
         parts = (arrow_type.key_type, arrow_type.item_type)
         return all(_is_plain(part, may_be_nested=True) for part in parts)
-    if pa.types.is_dictionary(arrow_type):
-        return False
     return pa.types.is_primitive(arrow_type) or any(kind(arrow_type) for kind in _PLAIN_KINDS)
 
 

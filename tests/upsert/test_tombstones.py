@@ -459,6 +459,51 @@ def test_files_with_other_contents_are_refused(rows: pa.RecordBatch, match: str)
         decode_deletes(encode_deletes(Deletes(rows)), NAMES, 2)
 
 
+VIEW = pa.string_view()
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_accepted"),
+    [
+        (pa.int64(), True),
+        (pa.bool_(), True),
+        (pa.binary(3), True),
+        (pa.decimal128(9, 2), True),
+        (pa.large_string(), True),
+        (pa.struct({"a": pa.struct({"b": "string"}), "c": "date32"}), True),
+        (pa.list_(pa.struct({"a": pa.large_list(pa.int8())})), True),
+        (pa.list_(pa.int8(), 2), True),
+        (pa.map_("string", pa.list_(pa.int8())), True),
+        (pa.list_(pa.int8(), 0), False),
+        (VIEW, False),
+        (pa.run_end_encoded(pa.int32(), pa.int8()), False),
+        (pa.struct({"a": "int8", "b": VIEW}), False),
+        (pa.list_(VIEW), False),
+        (pa.list_(VIEW, 2), False),
+        (pa.large_list(VIEW), False),
+        (pa.map_("string", VIEW), False),
+    ],
+)
+def test_values_larger_than_the_file_are_refused(kind: pa.DataType, is_accepted: bool) -> None:
+    """A few bytes of such a type can represent any number of values. Only remembered values may be
+    nested; keys are not.
+    """
+    column = pa.nulls(2, kind)
+    names = [*NAMES, "stores"]
+    rows = DELETES.append_column("stores", pa.array([True, False]))
+    rows = rows.append_column("value:v", column)
+    data = encode_deletes(Deletes(rows))
+    if is_accepted:
+        assert decode_deletes(data, names, 2).schema.field("value:v").type == kind
+    else:
+        with pytest.raises(CorruptDataError, match="has values of '"):
+            decode_deletes(data, names, 2)
+    if pa.types.is_nested(kind) and not pa.types.is_struct(kind):
+        as_key = DELETES.set_column(0, "key:id", column)
+        with pytest.raises(CorruptDataError, match=r"has values of|nulls"):
+            decode_deletes(encode_deletes(Deletes(as_key)), NAMES, 2)
+
+
 def test_keys_of_other_types_are_refused() -> None:
     """A key column that was replaced by one of another type makes the
     remembered keys meaningless.
