@@ -53,6 +53,7 @@ SCHEMA = pa.schema(
 BATCH = pa.RecordBatch.from_arrays(
     [pa.array([ROW[field.name]], field.type) for field in SCHEMA], schema=SCHEMA
 )
+NULLS = pa.RecordBatch.from_arrays([pa.nulls(1, kind) for kind in SCHEMA.types], schema=SCHEMA)
 
 
 def value_of(text: str) -> Any:
@@ -107,6 +108,7 @@ VALUES = {
     "coalesce(n, 'x') = 'x'": True,
     "nullif(i, 7)": None,
     "n <=> NULL": True,
+    "at = CAST(NULL AS string)": None,
     "n IS DISTINCT FROM 'a'": True,
     # numbers beside others
     "big > d": False,
@@ -170,6 +172,117 @@ VALUES = {
     "round(i, -1)": 10,
     "round(1e300 * i, -1)": 7e300,
     "round(i, -99999) + round(p, 99999)": Decimal("2.55"),
+    # longer decimals than Spark keeps when it changes a sign
+    "-CAST(12345678901234567890123456789012345678 AS decimal(38))": Decimal(
+        "-12345678901234567890123456789012350000"
+    ),
+    "abs(-CAST(12345678901234567890123456789012345678 AS decimal(38)))": Decimal(
+        "12345678901234567890123456789012350000"
+    ),
+    "abs(CAST(12345678901234567890123456789012345678 AS decimal(38)))": Decimal(
+        "12345678901234567890123456789012345678"
+    ),
+    "-u": Decimal(1 - 2**64),
+    "-7.9BD DIV 2": -3,
+    "i DIV p": 2,
+    "big DIV 2": 2**52,
+    "1 % 0.3BD": Decimal("0.1"),
+    "positive(i) + +i": 14,
+    "isnan(CAST('nan' AS double)) AND NOT isnan(f)": True,
+    "isnan(i) OR isnan(NULL) OR isnan(nullif(i, 7)) OR isnan(CAST(NULL AS double))": False,
+    "round(0.15e0, 1)": 0.2,
+    "round(2.5e0, -1)": 0.0,
+    "round(u, -1)": Decimal(18446744073709551620),
+    "round(u, 1)": Decimal(2**64 - 1),
+    "round(i, 1)": 7,
+    "round(-25, -1)": -30,
+    # NULL has the type of what is beside it
+    "NULL + NULL": None,
+    "NULL + i": None,
+    "p + NULL": None,
+    "i DIV NULL": None,
+    "7 % NULL": None,
+    "positive(NULL)": None,
+    "abs(NULL)": None,
+    "round(NULL)": None,
+    "NOT NULL": None,
+    "NULL AND FALSE": False,
+    "NULL AND TRUE": None,
+    "NULL OR TRUE": True,
+    "NULL OR FALSE": None,
+    "NULL LIKE 'a'": None,
+    "s LIKE NULL": None,
+    "s LIKE CAST(NULL AS string)": None,
+    "NULL || 'a'": None,
+    "concat(NULL)": None,
+    "left(s, NULL)": None,
+    "left(NULL, 2)": None,
+    "substring('abcd', NULL)": None,
+    "substring('abcd', 2, NULL)": None,
+    "m[NULL]": None,
+    # patterns with another escape character
+    "s LIKE ' Str%'": True,
+    "s LIKE '%/%' ESCAPE '/'": False,
+    "'a%' LIKE 'a/%' ESCAPE '/'": True,
+    "'ab' LIKE 'a/%' ESCAPE '/'": False,
+    "'A%' ILIKE 'a/%' ESCAPE '/'": True,
+    "'A%' LIKE 'a/%' ESCAPE '/'": False,
+    # parts of texts, counted from both ends
+    "left(s, 3)": " St",
+    "left(s, 0)": "",
+    "SUBSTRING('abcd' FROM 2)": "bcd",
+    "SUBSTRING('abcd' FROM 2 FOR 2)": "bc",
+    "substring('abcd', 5, 2)": "",
+    "substring('abcd', -2, 1)": "c",
+    "substring('abcd', -2, 2)": "cd",
+    "substring('abcd', -2, 9)": "cd",
+    "substring('abcd', 2, 0)": "",
+    "substring('abcd', 2, -1)": "",
+    r"'\u0041\U00000042\103'": "ABC",
+    # one list for all rows
+    "array_contains(array(1, 2), i)": False,
+    "array_contains(array(7, NULL), i)": True,
+    "array_contains(array(1, NULL), i)": None,
+    "array_contains(l, nullif(i, 7))": None,
+    "array_contains(l, CAST(NULL AS int))": None,
+    "array_contains(v, 2)": True,
+    "array(1, 2)[i - 6]": 2,
+    "get(array(1, 2), i)": None,
+    "st['PART']": "q",
+    # members and ranges
+    "7 IN (i, 8)": True,
+    "NULL IN (1)": None,
+    "TRUE IN (i > 1, FALSE)": True,
+    "i NOT IN (8)": True,
+    "i NOT IN (8, NULL)": None,
+    "i BETWEEN 7 AND 7": True,
+    "(i > 1) IS TRUE": True,
+    "(i > 1) IS NOT FALSE": True,
+    "(n = '') IS NOT TRUE": True,
+    "(n = '') IS UNKNOWN": True,
+    "l IS NULL": False,
+    "st IS NOT NULL": True,
+    "i IS DISTINCT FROM NULL": True,
+    "s RLIKE NULL": None,
+    "coalesce(i, NULL, 3)": 7,
+    "- - i": 7,
+    "15Y": 15,
+    "array()": [],
+    r"'\U0010FFFF'": "\U0010ffff",
+    "x < X'6163'": True,
+    "CAST(s AS binary)": " Straße ".encode(),
+    "CAST(i AS boolean)": True,
+    "CAST(i > 1 AS int)": 1,
+    "CAST(at AS timestamp_ntz) = '2024-02-29 12:30:15.12Z'": True,
+    "date_trunc('week', at)": datetime(2024, 2, 26, tzinfo=UTC),
+    "date_trunc('quarter', at)": datetime(2024, 1, 1, tzinfo=UTC),
+    "date_trunc('hour', day)": datetime(2024, 2, 29, tzinfo=UTC),
+    "trunc(day, 'week')": date(2024, 2, 26),
+    "CAST(99999999999999999999999999999999999999 AS decimal(38)) % 0.01": Decimal("0.00"),
+    "i NOT BETWEEN 8 AND 9": True,
+    "i BETWEEN 8 AND 9": False,
+    "i BETWEEN NULL AND 6": False,
+    "i BETWEEN NULL AND 7": None,
     # casts
     "CAST(d AS string)": "1.0E20",
     "CAST(f AS string)": "0.1",
@@ -238,6 +351,24 @@ def test_values_are_those_of_spark(text: str) -> None:
     """What is stored by update and add_columns is what Spark would have computed."""
     value = value_of(text)
     assert (value, type(value)) == (VALUES[text], type(VALUES[text]))
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_values_do_not_depend_on_other_rows(text: str) -> None:
+    """A batch may have no rows, be a slice of a larger one, and have rows with nulls or other
+    values beside each row.
+    """
+    value = parse_value(text, SCHEMA)
+    alone = [evaluate(value, batch) for batch in (BATCH, NULLS)]
+    together = pa.Table.from_batches([BATCH, NULLS, BATCH, NULLS]).combine_chunks().to_batches()[0]
+    if isinstance(alone[0], pa.Scalar):
+        assert evaluate(value, together) == alone[0]
+        return
+    for begin in range(5):
+        values = evaluate(value, together.slice(begin, 4 - begin))
+        rows = pa.concat_arrays([*alone, *alone]).slice(begin)
+        assert values.type == alone[0].type
+        assert values.to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.floors
@@ -340,7 +471,105 @@ def test_irrelevant_operands_do_not_fail(text: str) -> None:
         ("s * 2 = 4", "calculates with string"),
         ("x || s", "concatenates binary"),
         ("rand() < 1", "calls rand"),
+        ("st['other']", "'other', which is not the name of exactly one field"),
+        ("size(NULL)", "takes a list, not null"),
+        ("l['a']", "has string as the position"),
+        ("round(i, 1.5)", "takes an integer"),
+        ("s LIKE 'a' ESCAPE 'ab'", "exactly one character"),
+        ("f DIV 2", "divides floats"),
+        ("i LIKE '7'", "matches int32 with a pattern"),
         ("lower(s, s)", "has 2 arguments"),
+        # what no type can hold
+        (
+            "CAST(99999999999999999999999999999999999999 AS decimal(38)) + 1",
+            "does not fit a decimal",
+        ),
+        (
+            "CAST(99999999999999999999999999999999999999 AS decimal(38)) * 10",
+            "does not fit a decimal",
+        ),
+        ("round(99999999999999999999999999999999999999, -38)", "after rounding"),
+        ("round(9223372036854775807L, -1)", "does not fit a bigint after rounding"),
+        ("round(-9223372036854775808L, -1)", "does not fit a bigint after rounding"),
+        ("CAST(99 AS decimal(1))", "99 does not fit"),
+        ("CAST('maybe' AS boolean)", "neither true nor false"),
+        ("9" * 39, "more than 38 digits"),
+        ("300Y", "out of the range of int8"),
+        ("1e400D", "out of the range of double"),
+        (r"'\U00110000'", "not a Unicode character"),
+        ("X'0g'", "hexadecimal digits"),
+        # arguments of another type, or that must be constants
+        ("substring('abc', 1.5)", "takes integers as position and length"),
+        ("substring('abc', 1, 1.5)", "takes integers as position and length"),
+        ("substring('abc', i)", "takes a constant"),
+        ("date_trunc(s, at)", "takes a constant"),
+        ("regexp_like(s, s)", "takes a constant"),
+        ("regexp_like(s, '(')", "has an invalid pattern"),
+        ("get_json_object(s, s)", "takes a constant"),
+        ("left('abc', 'x')", "takes a number, not string"),
+        ("round('a')", "takes a number, not string"),
+        ("isnan('a')", "takes a number, not string"),
+        ("starts_with(s, 5)", "takes a string, not int64"),
+        ("upper(i)", "takes a string, not int32"),
+        ("length(i)", "takes a string, not int32"),
+        ("trunc(day, 'hour')", "truncates a date to 'hour'"),
+        ("size(i)", "takes a list, not int32"),
+        ("i[0]", "takes a list, not int32"),
+        ("l[1.5]", r"has decimal128\(2, 1\) as the position"),
+        ("array(1, 2)[NULL]", "has null as the position"),
+        ("m[1]", "looks up int64 in map"),
+        ("get(m, 'a')", "is not supported"),
+        ("get(st, 'part')", "is not supported"),
+        ("i AND TRUE", "'i' is int32, not a truth value"),
+        ("NOT i", "'i' is int32, not a truth value"),
+        ("TRUE = 1", "compares bool with int64"),
+        ("st = st", "compares struct"),
+        ("m = m", "compares map"),
+        ("day + 1", "calculates with date32"),
+        ("x LIKE 'a'", "matches binary with a pattern"),
+        ("CAST(i AS date)", "casts int32 to date32"),
+        ("CAST(day AS int)", "casts date32"),
+        ("CAST(m AS string)", "casts map"),
+        ("CAST(x AS int)", "casts binary to int32"),
+        ("CAST(5 AS binary)", "casts int64 to binary"),
+        ("s LIKE 'a/' ESCAPE '/'", "an escape character at the end"),
+        ("s LIKE 'a/b' ESCAPE '/'", "an escape character before 'b'"),
+        ("CAST(at AS timestamp_ntz) = '2024-02-29 12:30:15+01:00'", "which has a zone"),
+        # texts that are no expression
+        ("i IN ()", "has an empty list"),
+        ("i NOT = 7", "unexpected '='"),
+        ("i NOT 7", "unexpected '7'"),
+        ("s LIKE ANY ('a')", "LIKE ANY is not supported"),
+        ("s LIKE ALL ('a')", "LIKE ALL is not supported"),
+        ("s LIKE SOME ('a')", "LIKE SOME is not supported"),
+        ("DATE 5", "unexpected '5'"),
+        ("TIMESTAMP i", "unexpected 'i'"),
+        ("select", "SELECT is not supported"),
+        ("i + FROM", "unexpected 'FROM'"),
+        ("1.5L", "the number 1.5L is not supported"),
+        ("1e5S", "the number 1e5S is not supported"),
+        ("1.5Y", "the number 1.5Y is not supported"),
+        ("st.'part'", "unexpected"),
+        ("length(DISTINCT s)", "DISTINCT is not supported"),
+        ("substring('abc')", "',' is missing"),
+        ("substring('abc', 1, 2, 3)", "has 4 arguments"),
+        ("coalesce()", "has 0 arguments"),
+        ("nullif(1)", "has 1 arguments"),
+        ("CAST(i AS 5)", "unexpected '5'"),
+        ("CAST(i AS int(3))", "a cast to INT with a length"),
+        ("CAST(i AS decimal(0))", r"a cast to DECIMAL\(0"),
+        ("CAST(i AS decimal(39))", r"a cast to DECIMAL\(39"),
+        ("CAST(i AS decimal(2, 3))", r"a cast to DECIMAL\(2, 3\)"),
+        ("CAST(i AS decimal(1, 2, 3))", r"a cast to DECIMAL\(1, 2, 3\)"),
+        ("i::foo", "a cast to FOO"),
+        ("i IS 5", "unexpected '5'"),
+        ("i BETWEEN 1 OR 2", "'AND' is missing"),
+        ("(i", "'[)]' is missing"),
+        ("i)", "unexpected '[)]'"),
+        ("i =", "the expression is incomplete"),
+        ("CASE WHEN TRUE THEN 1 END", "CASE is not supported"),
+        ("i = 1 OR (i = 2", "'[)]' is missing"),
+        ("i = 7 " + " " * (1 << 20), "characters"),
     ],
 )
 def test_unmatchable_values_are_refused_without_rows(text: str, why: str) -> None:

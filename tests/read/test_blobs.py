@@ -492,3 +492,27 @@ def test_remote_tables_cannot_name_local_files() -> None:
     rows = descriptions(kind=3, blob_uri="file:///etc/hostname")
     with pytest.raises(UntrustedLocationError, match="the reader's own disk"):
         blob_locations.blob_locations(rows, file, ds.table.files)
+
+
+def test_sizes_of_nested_blobs_add_up_per_row() -> None:
+    """Batches of nested blobs are as large as those of plain ones. A description may state any
+    size, and a slice has other rows' items before it.
+    """
+    blob = Field("b", "large_binary", id=1, metadata={"lance-encoding:blob": "true"})
+    sizes = pa.array([1, 2, None, 4, 900, 16], pa.uint64())
+    items = pa.StructArray.from_arrays([sizes, sizes], ["position", "size"])
+
+    def total(field: Field, array: pa.Array) -> list[int]:
+        return blob_locations.sizes_of_blobs(field, array, 100).tolist()
+
+    assert total(blob, items) == [1, 2, 0, 4, 100, 16]
+    pair = Field("p", "struct", children=(blob, Field("n", "int64", id=2), blob))
+    structs = pa.StructArray.from_arrays([items, pa.array(range(6)), items], ["b", "n", "c"])
+    assert total(pair, structs) == [2, 4, 0, 8, 200, 32]
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, None, 4, 6], pa.int32()), structs)
+    of_lists = Field("l", "list", children=(pair,))
+    assert total(of_lists, lists) == [2, 12, 0, 232]
+    assert total(of_lists, lists.slice(1)) == [12, 0, 232]
+    vectors = Field("v", "fixed_size_list:struct:2", children=(pair,))
+    assert total(vectors, pa.FixedSizeListArray.from_arrays(structs, 2).slice(1)) == [8, 232]
+    assert total(Field("n", "int64"), pa.array([1, 2])) == [0, 0]

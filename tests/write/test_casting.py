@@ -264,9 +264,10 @@ def test_nulls_in_required_columns_are_named(
     values: list[Any], field: pa.Field, named: str
 ) -> None:
     """Arrow does not enforce nullability, so nulls could enter at any depth."""
-    batch = pa.RecordBatch.from_arrays([pa.array(values)], names=["a"])
-    with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
-        cast_batch(batch, pa.schema([field]))
+    for column in pa.array(values), pa.array(values, field.type):
+        batch = pa.RecordBatch.from_arrays([column], names=["a"])
+        with pytest.raises(InvalidInputError, match=f"column {named} must not be null"):
+            cast_batch(batch, pa.schema([field]))
 
 
 def test_nulls_below_a_null_are_allowed() -> None:

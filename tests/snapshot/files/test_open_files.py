@@ -1,6 +1,8 @@
 """The caches of files of open tables."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +10,7 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.errors import CorruptDataError
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.local_store import LocalStore
 
@@ -65,3 +68,28 @@ def test_verify_reads_deletion_files_again(tmp_path: Path, read: list[str]) -> N
     assert read
     file.write_bytes(file.read_bytes()[:-20])
     assert any(file.name in finding.where for finding in ds.verify())
+
+
+@pytest.mark.parametrize(
+    ("stated", "has_files", "error"),
+    [
+        (2, True, ""),
+        (0, True, ""),
+        (0, False, ""),
+        (1, True, "has 2 rows, but fragment 0 should have 1"),
+        (3, True, "has 2 rows, but fragment 0 should have 3"),
+        (2, False, "should have 2 rows, but has no data file"),
+    ],
+)
+def test_stated_rows_are_those_of_the_file(
+    tmp_path: Path, stated: int, has_files: bool, error: str
+) -> None:
+    """A manifest with a wrong number could make a reader allocate any memory. Old writers state
+    none.
+    """
+    table = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1, 2]})).table
+    (fragment,) = table.manifest.fragments
+    files = fragment.files if has_files else ()
+    checked = replace(fragment, physical_rows=stated, files=files)
+    with pytest.raises(CorruptDataError, match=error) if error else nullcontext():
+        table.files.check_num_rows(checked)

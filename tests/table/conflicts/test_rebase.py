@@ -3,12 +3,22 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from pyroaring import BitMap
 
 from lance_stream.errors import RetryableConflictError
-from lance_stream.table.conflicts.rebase import DeletionFilesToUnite, plan_rebase, rebased, unite
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
+from lance_stream.table.apply.index_coverage import coverage
+from lance_stream.table.conflicts.rebase import (
+    DeletionFilesToUnite,
+    plan_rebase,
+    rebased,
+    rebased_indices,
+    unite,
+)
+from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType
+from lance_stream.table.indices import IndexMetadata
 from lance_stream.table.manifest import FragmentList, Manifest
 from lance_stream.table.operations.rows import Delete, Update
+from lance_stream.table.operations.versions import CreateIndex
 from tests.commit.tables import create
 
 
@@ -89,3 +99,54 @@ def test_the_operation_states_the_new_files(kind: type[Delete] | type[Update]) -
         assert update.removed_fragment_ids == (7, 2)
         updated = update.updated_fragments
     assert updated == (replace(fragments[0], deletion_file=file(9)), fragments[1])
+
+
+INDEX = IndexMetadata(bytes(16), (0,), "ids", 1, BitMap([1, 2, 3, 4, 9]).serialize())
+OTHER = replace(INDEX, uuid=bytes([1]) * 16, field_ids=(1,))
+
+
+def with_files(start: Manifest, files: dict[int, tuple[DataFile, ...]]) -> Manifest:
+    """Return the next version, in which some fragments have other files, or none exists."""
+    fragments = [
+        replace(fragment, files=files.get(fragment.id, fragment.files))
+        for fragment in start.fragments
+        if files.get(fragment.id, fragment.files)
+    ]
+    return replace(start, version=2, fragments=FragmentList.of(fragments))
+
+
+def test_new_indices_lose_fragments_with_new_values() -> None:
+    """The index has the old values of a column that another writer has stored in a new file; it
+    still serves all other fragments.
+    """
+    read = version(1, *[None] * 6)
+    files = {fragment.id: fragment.files[0] for fragment in read.fragments}
+    newest = with_files(
+        read,
+        {
+            0: (replace(files[0], path="new"),),
+            1: (replace(files[1], field_ids=(0, -2)), DataFile("new", (1,), (0,), (2, 2))),
+            2: (replace(files[2], base_id=1),),
+            3: (replace(files[3], size_bytes=9, column_indices=(1, 0)),),
+            4: (),
+        },
+    )
+    operation = rebased_indices(CreateIndex((INDEX, OTHER), (INDEX,)), read, newest)
+    assert operation.removed_indices == (INDEX,)
+    assert [coverage(index) for index in operation.new_indices] == [
+        BitMap([1, 3, 4, 9]),
+        BitMap([3, 4, 9]),
+    ]
+
+
+def test_new_zone_maps_are_planned_again() -> None:
+    """A later refresh of a zone map would keep the zones of values that no longer exist."""
+    read = version(1, *[None] * 3)
+    newest = with_files(read, {2: (replace(list(read.fragments)[2].files[0], path="new"),)})
+    zones = replace(INDEX, details=("/lance.index.pb.ZoneMapIndexDetails", b""))
+    for index in zones, replace(zones, fragment_bitmap=b""):
+        assert rebased_indices(CreateIndex((index,)), read, read).new_indices == (index,)
+    with pytest.raises(RetryableConflictError, match="'ids' have new values in version 2"):
+        rebased_indices(CreateIndex((zones,)), read, newest)
+    uncovered = replace(zones, fragment_bitmap=BitMap([0, 1]).serialize())
+    assert rebased_indices(CreateIndex((uncovered,)), read, newest).new_indices == (uncovered,)

@@ -261,6 +261,10 @@ FINER = [
     ),
     (upsert(0, keys=(1, 2)), replace(changed(MOVED, 1), inserted_rows=FEW_KEYS), YES),
     (upsert(0, keys=(1, 2)), replace(changed(MOVED, 1), inserted_rows=ANY_KEY), RETRY),
+    (upsert(0, keys=(1, 2)), update_columns(1, fields=(0,)), RETRY),
+    (upsert(0, keys=(1, 2)), update_columns(1, fields=(1,)), YES),
+    (upsert(0, keys=(1, 2)), update_columns(1, fields=()), RETRY),
+    (upsert(0, keys=(1, 2)), update_columns(fields=(0,)), YES),
     # columns that others dropped, replaced, indexed
     (update_columns(0, fields=(1,)), project(0), RETRY),
     (update_columns(0, fields=(0,)), project(0), YES),

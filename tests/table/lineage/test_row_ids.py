@@ -45,6 +45,49 @@ def kind_of(data: bytes) -> str:
     return str(segment.WhichOneof("segment"))
 
 
+SEGMENTS = {
+    "a range": (row_ids.Ranges(u64([5]), u64([9])), [5, 6, 7, 8]),
+    "ranges": (row_ids.Ranges(u64([20, 5, 0]), u64([23, 9, 1])), [20, 21, 22, 5, 6, 7, 8, 0]),
+    "no range": (row_ids.Ranges(u64([]), u64([])), []),
+    "an empty range": (row_ids.Ranges(u64([5, 7]), u64([5, 8])), [7]),
+    "a range up to the end": (row_ids.Ranges(u64([MAX - 2]), u64([MAX])), [MAX - 2, MAX - 1]),
+    "holes": (row_ids.RangeWithHoles(5, 11, u64([6, 7, 9])), [5, 8, 10]),
+    "holes at the ends": (row_ids.RangeWithHoles(5, 10, u64([5, 9])), [6, 7, 8]),
+    "no holes": (row_ids.RangeWithHoles(5, 7, u64([])), [5, 6]),
+    "only holes": (row_ids.RangeWithHoles(5, 7, u64([5, 6])), []),
+    "bits": (row_ids.RangeWithBitmap(5, 15, bytes([0b1010_0110, 0b10])), [6, 7, 10, 12, 14]),
+    "no bits": (row_ids.RangeWithBitmap(5, 13, bytes(1)), []),
+    "values": (row_ids.Values(u64([0, 5, 7, MAX])), [0, 5, 7, MAX]),
+    "unordered values": (row_ids.Values(u64([7, 0, 9, 5])), [7, 0, 9, 5]),
+    "no values": (row_ids.Values(u64([])), []),
+}
+NEIGHBORS = [*range(25), MAX - 3, MAX - 2, MAX - 1, MAX]
+
+
+@pytest.mark.parametrize("kind", SEGMENTS)
+def test_each_kind_of_segment_equals_a_list(kind: str) -> None:
+    """A sequence may consist of any segments, also of those that our writer would not choose."""
+    segment, ids = SEGMENTS[kind]
+    for segments, expected in (
+        ((segment,), ids),
+        ((segment, row_ids.Values(u64([50, 40]))), [*ids, 50, 40]),
+        ((row_ids.Ranges(u64([30]), u64([32])), segment), [30, 31, *ids]),
+    ):
+        sequence = RowIdSequence(segments)
+        assert (len(sequence), sequence.to_array().tolist()) == (len(expected), expected)
+        assert sequence.largest == max(expected, default=-1)
+        backwards = np.arange(len(expected))[::-1]
+        assert sequence.take(backwards).tolist() == expected[::-1]
+        for start in range(len(expected) + 1):
+            assert sequence.slice(start, len(expected)).tolist() == expected[start:]
+            remaining = expected[:start] + expected[start + 1 :]
+            if start < len(expected):
+                assert sequence.without([start]).to_array().tolist() == remaining
+        positions = [expected.index(one) if one in expected else -1 for one in NEIGHBORS]
+        assert sequence.find(u64(NEIGHBORS)).tolist() == positions
+        assert decode_row_ids(encode_row_ids(sequence)).to_array().tolist() == expected
+
+
 @given(id_lists)
 def test_row_ids_round_trip(ids: list[int]) -> None:
     """An id that changes in storage would give a row another identity."""
@@ -242,8 +285,10 @@ def test_invalid_ranges_and_offsets_are_refused() -> None:
     for wrong in ([10], [-1]):
         with pytest.raises(InvalidInputError):
             sequence.take(wrong)
-    with pytest.raises(InvalidInputError):
-        sequence.slice(5, 11)
+    assert sequence.slice(0, 10).tolist() == list(range(10))
+    for wrong_start, wrong_stop in ((5, 11), (-1, 2), (4, 3)):
+        with pytest.raises(InvalidInputError, match="are not within the 10 rows"):
+            sequence.slice(wrong_start, wrong_stop)
 
 
 def test_a_count_unlike_the_fragments_is_corrupt() -> None:

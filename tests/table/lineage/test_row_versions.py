@@ -203,8 +203,10 @@ def test_invalid_offsets_and_lengths_are_refused() -> None:
     for wrong in ([4], [-1]):
         with pytest.raises(InvalidInputError):
             sequence.take(wrong)
-    with pytest.raises(InvalidInputError):
-        sequence.slice(3, 5)
+    assert sequence.slice(0, 4).tolist() == [1] * 4
+    for start, stop in ((3, 5), (-1, 2), (3, 2)):
+        with pytest.raises(InvalidInputError, match="are not within the 4 rows"):
+            sequence.slice(start, stop)
     for lengths, versions in (([1], [1, 2]), ([-1], [1])):
         with pytest.raises(InvalidInputError):
             RowVersionSequence(lengths, versions)

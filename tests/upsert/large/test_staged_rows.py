@@ -129,3 +129,13 @@ def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -
     assert max(portion.num_rows for portion in portions) <= 113
     assert pa.Table.from_batches(portions)["id"].to_pylist() == positions.tolist()
     assert next(row_writer._taken(rows, positions[:0])).num_rows == 0
+
+
+def test_threads_limit_the_rows_of_a_range() -> None:
+    """A process holds all rows of its ranges in memory."""
+    limit = staged_rows.MAX_ROWS
+    assert [staged_rows.RANGE_THREADS.max_rows(limit + more) for more in (-1, 0, 1)] == [
+        limit - 1,
+        limit,
+        limit,
+    ]
