@@ -781,7 +781,10 @@ class Dataset:
         Applying changes again is safe if all later changes are applied again, too: stored rows are
         not compared with the versions of the changes, so the later of two calls wins. Two changes
         of the same type for one key in one version are an error. Columns and struct fields that the
-        feed lacks keep their values, as in `upsert`.
+        feed lacks keep their values, as in `upsert`, if both images of an update are applied
+        together. If a limit of rows or bytes separates them, the row is deleted and inserted again,
+        and these columns are null. To prevent this, limit versions only; or read the feed without
+        pre-images, if keys never change.
 
         Args:
             data: The result of `changes`, or the change feed of another program with these columns;

@@ -149,6 +149,29 @@ def test_a_reinserted_key_keeps_its_replica_row(
     assert content(replica) == content(source)
 
 
+@pytest.mark.parametrize(
+    ("options", "note"),
+    [
+        ({"max_versions": 1}, "kept"),
+        ({"max_rows": 2}, None),
+        ({"max_rows": 2, "pre_images": False}, "kept"),
+    ],
+)
+def test_split_updates_empty_the_replicas_own_columns(
+    empty_table: lance_stream.Dataset, tmp_path: Any, options: Any, note: str | None
+) -> None:
+    """The guide names the limits that keep columns which only the replica has."""
+    source = empty_table.append(rows({1: "a", 2: "b"}))
+    replica = lance_stream.create_dataset(str(tmp_path / "replica"), source.to_table())
+    replica = replica.add_columns({"note": "'kept'"})
+    source = source.update({"x": "x || '!'"})
+    for batch in source.follow(after=2, wait=False, **options):
+        replica = replica.apply_changes(batch.rows, on="id")
+    expected = [{**row, "note": note} for row in source.to_table().to_pylist()]
+    stored = lance.dataset(replica.uri).to_table().to_pylist()
+    assert sorted(stored, key=lambda row: row["id"]) == expected
+
+
 def test_unchanged_rows_can_be_skipped(empty_table: lance_stream.Dataset, tmp_path: Any) -> None:
     """A feed that is delivered twice must not add a version or changes to the
     replica's own feed.

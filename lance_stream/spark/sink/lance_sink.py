@@ -192,7 +192,8 @@ def lance_sink(
             `spark.lance_stream.namespace.impl` and so on.
 
     In an upsert, columns that the batch lacks keep their values, and so do struct fields at any
-    depth; structs in lists and maps need all their fields. In an append they are null.
+    depth; structs in lists and maps need all their fields. In an append they are null. For
+    "apply_changes", see `Dataset.apply_changes`: a limit of rows may separate an update's images.
 
     Raises:
         InvalidInputError: An argument is invalid.
