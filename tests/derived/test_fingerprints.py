@@ -34,6 +34,11 @@ def numbers(values: pa.Array) -> Fingerprints:
         (ENTRIES, [None, [], [("a", 0.0)], [("a", -0.0)], [("a", None)]]),
         (ENTRIES, [[("a", 1.0), ("b", 2.0)], [("b", 2.0), ("a", 1.0)]]),
         (
+            pa.map_(pa.string(), pa.int64()),
+            [None, [], [("a", 1), ("b", 2)], [("b", 2), ("a", 1)], [("a", 2), ("b", 1)]],
+        ),
+        (pa.list_(pa.map_("string", "int8")), [[[("a", 1), ("b", 2)]], [[("b", 2), ("a", 1)]]]),
+        (
             pa.list_(pa.struct([("m", ENTRIES)])),
             [None, [], [None], [{"m": None}], [{"m": [("a", 0.0)]}], [{"m": [("a", -0.0)]}]],
         ),

@@ -329,3 +329,68 @@ def test_parts_of_structured_arrays_keep_their_unit() -> None:
     assert returned([rows], pa.list_(POINT_OF_TIME)) == [[{"t": pd.Timestamp(1)}]]
     with pytest.raises(InvalidInputError, match="do not fit"):
         returned([rows], pa.list_(pa.struct([("t", pa.timestamp("us"))])))
+
+
+def in_object_array(value: Any) -> npt.NDArray[Any]:
+    array = np.empty(1, object)
+    array[0] = value
+    return array
+
+
+CONTAINERS: list[tuple[Any, Any, Any]] = [
+    (lambda value: [value], lambda kind: kind, lambda value: value),
+    (in_object_array, lambda kind: kind, lambda value: value),
+    (lambda value: pd.Series([value], dtype=object), lambda kind: kind, lambda value: value),
+    (lambda value: [[value, value]], pa.list_, lambda value: [value, value]),
+    (lambda value: [(value, value)], lambda kind: pa.list_(kind, 2), lambda value: [value, value]),
+    (lambda value: [{"a": value}], lambda kind: pa.struct({"a": kind}), lambda value: {"a": value}),
+    (
+        lambda value: [{"a": [value]}],
+        lambda kind: pa.struct({"a": pa.list_(kind)}),
+        lambda value: {"a": [value]},
+    ),
+    (
+        lambda value: [[{"a": value}]],
+        lambda kind: pa.list_(pa.struct({"a": kind})),
+        lambda value: [{"a": value}],
+    ),
+    (
+        lambda value: [[("k", value)]],
+        lambda kind: pa.map_(pa.string(), kind),
+        lambda value: [("k", value)],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        (np.bool_(True), pa.bool_(), True),
+        (np.int8(3), pa.int64(), 3),
+        (np.uint64(3), pa.int32(), 3),
+        (np.int64(3), pa.decimal128(5, 2), Decimal(3)),
+        (np.float16(1.5), pa.float32(), 1.5),
+        (np.float32(0.5), pa.float64(), 0.5),
+        (np.datetime64("2020-01-01"), pa.date32(), FIRST.date()),
+        (np.datetime64("2020-01", "M"), pa.date32(), FIRST.date()),
+        (np.datetime64("2020-01-01T00", "h"), pa.timestamp("us"), FIRST),
+        (np.datetime64("2020-01-01T00:00:00", "us"), pa.timestamp("us"), FIRST),
+        (NANOS.to_datetime64(), pa.timestamp("ns"), NANOS),
+        (np.timedelta64(90, "m"), pa.duration("s"), timedelta(minutes=90)),
+        (np.datetime64("NaT"), pa.timestamp("us"), None),
+        (pd.NaT, pa.timestamp("us"), None),
+        (pd.NA, pa.int64(), None),
+        (np.str_("a"), pa.string(), "a"),
+        (np.bytes_(b"a"), pa.binary(), b"a"),
+        (pd.Timestamp(FIRST), pa.timestamp("us"), FIRST),
+        (Decimal("1.50"), pa.decimal128(5, 2), Decimal("1.50")),
+        (3, pa.float64(), 3.0),
+        (None, pa.int8(), None),
+    ],
+)
+def test_values_are_stored_alike_in_all_containers(
+    value: Any, kind: pa.DataType, expected: Any
+) -> None:
+    """A function may return its values one by one, or in lists, dicts and pairs."""
+    for contain, kind_of_column, stored in CONTAINERS:
+        assert returned(contain(value), kind_of_column(kind)) == [stored(expected)]

@@ -141,6 +141,12 @@ def test_idle_lagging_consumers_are_abandoned(ds: Dataset) -> None:
     assert abandoned_consumers(ds.table, week, at(now + timedelta(days=6))) == []
     (actual,) = abandoned_consumers(ds.table, week, at(now + timedelta(days=8)))
     assert actual.name == "behind"
+    moved = datetime(2100, 1, 1, tzinfo=UTC)
+    record_progress(store, "slow", 2, at(moved))
+    second = timedelta(seconds=1)
+    for age, names in ((week - second, ["behind"]), (week, ["behind", "slow"])):
+        consumers = abandoned_consumers(ds.table, week, at(moved + age))
+        assert [consumer.name for consumer in consumers] == names
 
 
 def test_waiting_consumers_are_not_abandoned(ds: Dataset) -> None:

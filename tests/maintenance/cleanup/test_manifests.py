@@ -3,12 +3,14 @@
 import threading
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
 import lance_stream
 from lance_stream import BadDataError, CorruptDataError, UnsupportedFeatureError
 from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.manifests import read_newest_first
 from lance_stream.table.manifest import encode_manifest
 from tests.contracts.watched_stores import WatchedStore
 from tests.maintenance.cleanup.tables import (
@@ -105,6 +107,31 @@ def test_unreadable_versions_stop_the_cleanup(version: int) -> None:
         with pytest.raises(error):
             cleanup(ds.table, replace(ALL, retain_versions=2), environment=in_days(30))
         assert paths_of(ds) == before
+
+
+def test_missing_manifests_must_be_unlisted() -> None:
+    """A version that is listed but missing may need any file; one that another cleanup has removed
+    since needs none.
+    """
+    log = busy_table().table.log
+    listed = log.versions()
+    log.store.delete(log.manifest_path(3))
+    manifests = list(read_newest_first(log, listed))
+    assert [manifest.version for manifest in manifests] == [
+        version for version in reversed(listed) if version != 3
+    ]
+
+    class StaleLog:
+        """A log that still lists the version."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(log, name)
+
+        def versions(self) -> list[int]:
+            return list(listed)
+
+    with pytest.raises(CorruptDataError, match=r"version 3 of .* is listed, but its manifest"):
+        list(read_newest_first(StaleLog(), listed))  # type: ignore[arg-type]
 
 
 class FarStore(WatchedStore):

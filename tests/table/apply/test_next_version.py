@@ -16,7 +16,7 @@ from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Mani
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.operations.operation import OPERATIONS, Operation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite
-from lance_stream.table.operations.versions import UpdateBases
+from lance_stream.table.operations.versions import Restore, UpdateBases
 from tests.commit.tables import CREATION, SCHEMA, new_fragment
 
 NOW = Commit(timestamp_nanos=1000)
@@ -112,6 +112,30 @@ def test_new_base_paths_get_unused_ids() -> None:
     bases = (BasePath(7, "/a"), BasePath(2, "/b"), BasePath(0, "/c"), BasePath(0, "/d"))
     result = then(table(3), UpdateBases(bases))
     assert [base.id for base in result.base_paths] == [7, 2, 8, 9]
+
+
+def test_base_paths_and_their_names_are_unique() -> None:
+    """Two names of one path, or two paths of one name, would make a later reference ambiguous."""
+    start = then(table(3), UpdateBases((BasePath(0, "/a", "n"), BasePath(0, "/b"))))
+    for repeated in BasePath(0, "/a", "m"), BasePath(9, "/c", "n"), BasePath(0, "/b"):
+        with pytest.raises(InvalidInputError, match="already exists"):
+            then(start, UpdateBases((repeated,)))
+    with pytest.raises(InvalidInputError, match=r"'/d' \(None\) already exists"):
+        then(start, UpdateBases((BasePath(0, "/d"), BasePath(0, "/d"))))
+    result = then(start, UpdateBases((BasePath(0, "/c"), BasePath(0, "/d", "m"))))
+    assert [base.path for base in result.base_paths] == ["/a", "/b", "/c", "/d"]
+
+
+def test_only_the_named_version_is_restored() -> None:
+    """The committer reads it; another one would bring back other rows."""
+    first = table(3)
+    start = then(first, Append((new_fragment(1),)))
+    assert len(apply(start, Restore(1), NOW, restored=first).fragments) == 1
+    for restored in None, start:
+        with pytest.raises(InvalidInputError, match="version 1 is needed"):
+            apply(start, Restore(1), NOW, restored=restored)
+    with pytest.raises(InvalidInputError, match="has no stable row ids"):
+        apply(start, Restore(1), NOW, restored=table(3, stable=False))
 
 
 def test_an_unstated_highest_fragment_id_is_found() -> None:

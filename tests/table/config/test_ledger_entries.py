@@ -108,6 +108,17 @@ def test_silent_streams_are_shortened_gradually() -> None:
     assert shortened == [64, 64, 22]
 
 
+def test_streams_are_silent_after_many_versions() -> None:
+    """Earlier batches of a stream that still writes must not be forgotten, nor those of a stream
+    whose version is unknown.
+    """
+    entry = LedgerEntry(1, version=5)
+    last = 5 + ledger_entries.MAX_SILENT_VERSIONS
+    assert not ledger_entries.is_silent(entry, last)
+    assert ledger_entries.is_silent(entry, last + 1)
+    assert not ledger_entries.is_silent(LedgerEntry(1), last + 1)
+
+
 def test_an_entry_takes_few_bytes() -> None:
     """The note on digests states these sizes."""
 
