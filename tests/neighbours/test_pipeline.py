@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.pipeline.__main__ import KILLED, MARK
+from tests.recipes import need
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 900
@@ -26,7 +27,7 @@ pytestmark = [
 @pytest.mark.usefixtures("spark_for_kafka")
 def test_nothing_is_lost_when_each_part_is_killed(tmp_path: Path) -> None:
     """The example is what readers build upon, and its promise holds only for all parts together."""
-    pytest.importorskip("kafka")
+    need("kafka")
     state = tmp_path / "state"
     command = [sys.executable, "-m", "examples.pipeline", "--kill-each", "--seconds", "30"]
     try:
