@@ -18,7 +18,7 @@ from lance_stream.snapshot.references import (
     refs_of,
 )
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import get_tag
+from lance_stream.snapshot.tag_files import FORM_OF_TIMES, get_tag
 from lance_stream.snapshot.timestamps import nanos_of, timestamp_of, with_zone
 from lance_stream.table.feature_flags import check_readable
 from lance_stream.table.manifest import Manifest
@@ -110,9 +110,7 @@ def _resolve(
             refs.log.latest()  # raises if the table does not exist, either
             raise
         except InvalidInputError as error:
-            error.add_note(
-                "A time is a datetime in Python, and ISO 8601 on the command line: 2026-11-27T08:00"
-            )
+            error.add_note(FORM_OF_TIMES)
             raise
         refs, version = _branch(refs, tag.branch), tag.version
     elif isinstance(version, tuple) and len(version) == 2:

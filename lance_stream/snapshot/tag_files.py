@@ -57,6 +57,11 @@ RESERVED_PREFIX: Final = "lance_stream."
 HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
 """The prefix of tag names that protect a version while an operation uses it."""
 
+FORM_OF_TIMES: Final = (
+    "A time is a datetime in Python, and ISO 8601 on the command line: 2026-11-27T08:00"
+)
+"""The advice if a text may be meant as a time, but would be the name of a tag."""
+
 CLONE_PREFIX: Final = f"{RESERVED_PREFIX}clone."
 """The prefix of tag names that protect a version for its shallow clones."""
 
@@ -310,9 +315,10 @@ def _missing_tag_error(refs: Refs, name: str) -> NotFoundError:
     files = (file for store, _ in _tag_stores(refs) for file in store.list_names(TAGS_DIRECTORY))
     tags = ", ".join(sorted(filter(None, set(map(parse_tag_file_name, files)))))
     existing = f"existing tags: {tags}" if tags else "the table has no tags"
+    error = NotFoundError(f"tag {name!r} does not exist; {existing}")
     if _looks_like_a_date(name):
-        existing = f"it is not a valid time either, such as 2026-12-31T23:59; {existing}"
-    return NotFoundError(f"tag {name!r} does not exist; {existing}")
+        error.add_note(FORM_OF_TIMES)
+    return error
 
 
 def _looks_like_a_date(name: str) -> bool:
