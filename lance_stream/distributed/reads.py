@@ -21,6 +21,7 @@ from lance_stream.dataset import open_dataset
 from lance_stream.distributed.dividing import bytes_of, divide
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
+from lance_stream.feed.intervals import IntervalEnd, version_before
 from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection, SelectedRows
 from lance_stream.read.scan import check_filter, names_of, plan_scan
@@ -143,7 +144,7 @@ class ChangesRead:
 
     Args:
         uri: The table's location, which all workers can reach.
-        after: The interval starts after this version; 0 is before the first.
+        after: As in `Dataset.changes`: a version, a tag or a time.
         through: Its last version, as a version, tag or time; None for the newest, which is fixed
             by this call.
         columns: As in `Dataset.follow`.
@@ -162,7 +163,7 @@ class ChangesRead:
     def __init__(
         self,
         uri: str | os.PathLike[str],
-        after: int,
+        after: IntervalEnd,
         through: VersionSpec = None,
         *,
         columns: Sequence[str] | None = None,
@@ -174,7 +175,7 @@ class ChangesRead:
         self._table = open_dataset(uri, through, storage_options).table
         self.uri, self.version = self._table.uri, self._table.version
         self._columns = None if columns is None else as_names(columns, "columns")
-        self._filter, self._after = filter, after
+        self._filter, self._after = filter, version_before(self._table, after)
         self._rules = FeedRules(None, deduplication_mode, pre_images)
         self._planned = rows, units = self._plan(self._columns)
         self.schema, self.num_bytes = rows.schema, _bytes_of(units)

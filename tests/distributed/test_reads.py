@@ -78,6 +78,17 @@ def test_tasks_read_the_rows_of_the_feed(
     assert selected.version == 5
 
 
+def test_intervals_begin_after_a_tag_or_at_a_time(ds: lance_stream.Dataset) -> None:
+    """The ends of an interval are those of `Dataset.changes`; the tag may move between tasks."""
+    ds.tags.create("done", 2)
+    moment = ds.checkout(3).timestamp
+    assert moment is not None
+    reads = ChangesRead(ds.uri, "done"), ChangesRead(ds.uri, moment)
+    ds.tags.update("done", ds.version)
+    for read in reads:
+        assert read_all(read, names=["id"]) == ds.changes(2).read_all().select(["id"])
+
+
 def test_a_finished_interval_has_no_tasks(ds: lance_stream.Dataset) -> None:
     """A program that continues after the last version finds nothing, not an error."""
     read = ChangesRead(ds.uri, ds.version)
