@@ -24,6 +24,13 @@ def test_the_navigation_has_every_page() -> None:
     assert [page for page in pages - listed if page not in navigation] == []
 
 
+def test_programs_with_spark_set_the_workers_python() -> None:
+    """Otherwise a copied program fails unless its environment is activated."""
+    with_session = [path for path in DOCUMENTS if "SparkSession.builder" in path.read_text()]
+    assert len(with_session) > 5
+    assert [path for path in with_session if "PYSPARK_PYTHON" not in path.read_text()] == []
+
+
 def test_pictures_do_not_follow_the_scheme() -> None:
     """The site gives pictures a light ground in both schemes, and light ink would vanish on it."""
     pictures = [*ROOT.glob("docs/assets/*.svg")]
