@@ -1,7 +1,9 @@
 """The documents name files, pages and arguments that exist."""
 
 import inspect
+import itertools
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,17 @@ DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 PATHS = re.compile(
     r"(?<![\w./])(?:tests|lance_stream|benchmarks|examples|scripts|docs)/[\w./-]+\.(?:py|md|svg)"
 )
+CODE_FOLDERS = ("lance_stream", "tests", "benchmarks", "examples", "scripts")
+IDENTIFIERS = re.compile(r"_?[a-z0-9]+(?:_[a-z0-9]+)+|(?:[A-Z][a-z0-9]+){2,}|[A-Z]+(?:_[A-Z]+)+")
+FOREIGN_NAMES = {
+    "apply_as_truncates",  # Databricks
+    "auto_da_alloc",  # ext4
+    "create_index_uncommitted",  # pylance
+    "embedding_functions",  # LanceDB
+    "ignore_null_updates",  # Databricks
+    "json_get_string",  # pylance
+    "utf8_upper",  # Arrow
+}
 LINKS = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
 
 
@@ -116,6 +129,61 @@ def test_documents_name_modules_that_exist() -> None:
         for document, name in named
         if not any(module.endswith(f"/{name}") for module in modules)
     ] == []
+
+
+def test_decisions_name_code_that_exists() -> None:
+    """A reader searches the code for a name in backticks, which may have been renamed since."""
+    words = {
+        word
+        for folder in (*CODE_FOLDERS, "protos")
+        for suffix in ("py", "proto", "txt")
+        for path in (ROOT / folder).rglob(f"*.{suffix}")
+        if path != Path(__file__)
+        for word in re.findall(r"\w+", f"{path.relative_to(ROOT)} {path.read_text()}")
+    }
+    named = {
+        (document.name, name)
+        for document in [
+            *ROOT.glob("docs/decisions/*.md"),
+            *ROOT.glob("docs/concepts/*.md"),
+            ROOT / "docs/architecture.md",
+            ROOT / "docs/testing.md",
+        ]
+        for quoted in re.findall(r"`([^`\n]+)`", without_blocks(document.read_text()))
+        for name in re.findall(r"\w+", quoted)
+        if IDENTIFIERS.fullmatch(name)
+    }
+    assert len(named) > 300
+    unknown = {(document, name) for document, name in named if name not in words}
+    assert {name for _, name in unknown} == FOREIGN_NAMES, sorted(unknown)
+
+
+def test_decisions_name_folders_with_their_modules() -> None:
+    """A dotted path leads to a module only if each part is in the one before."""
+    children: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "lance_stream").rglob("*.py"):
+        module = path.parent if path.stem == "__init__" else path
+        children[module.stem].update(re.findall(r"\w+", path.read_text()))
+        children[module.parent.name].add(module.stem)
+    named = {
+        (document.name, dotted)
+        for document in ROOT.glob("docs/decisions/*.md")
+        for dotted in re.findall(r"`(\w+(?:\.\w+)+)`", without_blocks(document.read_text()))
+        if not dotted.startswith(("lance_stream.", "pyarrow.", "query.", "spark."))  # not modules
+    }
+    pairs = [
+        (document, dotted, parent, child)
+        for document, dotted in named
+        for parent, child in itertools.pairwise(dotted.split("."))
+        if parent in children and child != "py"
+    ]
+    assert len(pairs) > 20
+    assert [pair for pair in pairs if pair[3] not in children[pair[2]]] == []
+
+
+def without_blocks(text: str) -> str:
+    """Return the text of a document without its fenced blocks, which have other backticks."""
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
 def test_the_changelog_has_each_topic_once() -> None:
