@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.cluster.drivers import Site
-from tests.cluster.machines import WORKERS, Machine, alone, find_problem
+from tests.cluster.machines import WORKERS, Machine, find_problem, lock_machines
 from tests.cluster.standalone import Cluster, started
 from tests.servers.buckets import Bucket
 from tests.servers.fault_proxy import FaultProxy
@@ -24,7 +24,7 @@ def proxy(moto: MotoServer) -> Iterator[FaultProxy]:
 @pytest.fixture(scope="session")
 def machines(proxy: FaultProxy) -> Iterator[FaultProxy]:
     """The right to start machines, and what they reach the store by."""
-    with alone():
+    with lock_machines():
         problem = find_problem()
         if problem is not None and os.environ.get("CI") == "true":
             pytest.fail(problem, pytrace=False)

@@ -1,4 +1,4 @@
-"""Drivers on a cluster, the tables that they write, and what the store has seen of each machine."""
+"""Drivers on a cluster, the tables that they write, and the requests of each machine."""
 
 import json
 import re
@@ -30,15 +30,15 @@ _READS = ("get", "head")
 
 @dataclass
 class Site:
-    """What a test has: the cluster, and a folder of tables with events.
+    """The site of a test: the cluster, and a folder of tables with events.
 
     Attributes:
         cluster: The cluster.
-        driver: The machine that drivers run on.
-        proxy: The way of all machines to the store.
-        bucket: A bucket, as tests reach it: not through the proxy.
-        batches: The rows of the table "events", a version each.
-        name: Of the folder in the bucket that has the tables.
+        driver: The machine on which drivers run.
+        proxy: The proxy between all machines and the store.
+        bucket: A bucket, which tests reach without the proxy.
+        batches: The rows of the table "events", one batch per version.
+        name: The name of the folder of tables in the bucket.
     """
 
     cluster: Cluster
@@ -50,18 +50,18 @@ class Site:
 
     @property
     def folder(self) -> str:
-        """A URI below which the tables are."""
+        """The URI of the folder of tables."""
         return f"{self.bucket.uri}/{self.name}"
 
     def add_events(
         self, seed: int, num_batches: int = events.NUM_BATCHES, num_bytes: int = 0
     ) -> None:
-        """Make the table of events, each of so many bytes at least."""
+        """Create the table of events, each with at least `num_bytes` bytes."""
         self.batches = events.make_batches(seed, num_batches, num_bytes)
         events.store(f"{self.folder}/events", self.bucket.storage_options, self.batches)
 
     def add_upserted(self, table: str) -> None:
-        """Make a table that each batch of events was upserted into, a version each."""
+        """Create a table into which each batch of events is upserted, one version per batch."""
         events.store_upserted(f"{self.folder}/{table}", self.bucket.storage_options, self.batches)
 
     def start_driver(
@@ -78,7 +78,7 @@ class Site:
         return finish(self.start_driver(jobs, conf))
 
     def await_death(self, driver: Program, meeting: Meeting) -> None:
-        """Wait until a driver is killed at a meeting, and nothing is left of what it began."""
+        """Wait until a driver is killed at a meeting, and its executors and requests have ended."""
         driver.wait(JOB_SECONDS)
         assert meeting.is_complete, driver.output()[-5000:]
         wait_until(lambda: not self.cluster.has_executors(), 60)
@@ -89,8 +89,8 @@ class Site:
         """Return the worker that a request came from; None if it came from another machine."""
         return self.cluster.workers.get(re.sub(r"(\d)", r"-\1", machine_of(request)))
 
-    def by_worker(self, *methods: str) -> Callable[[StoreRequest], bool]:
-        """Return a condition on requests: a worker has sent it, by one of these methods."""
+    def is_from_worker(self, *methods: str) -> Callable[[StoreRequest], bool]:
+        """Return a condition: whether a worker has sent a request with one of these methods."""
         return lambda request: request.method in methods and self.worker_of(request) is not None
 
     def key(self, path: str) -> str:
@@ -98,7 +98,7 @@ class Site:
         return f"{self.name}/{path}"
 
     def at_commit(self, table: str, at: int, fault: Fault) -> None:
-        """Let the n-th creation of a manifest of a table meet a fault."""
+        """Add a fault to the n-th creation of a manifest of a table."""
         self.proxy.add(fault, at=at, kind="put once", key=self.key(f"{table}/_versions/"))
 
     def at_data(
@@ -108,7 +108,7 @@ class Site:
         act: Callable[[Worker], object],
         then: Fault | None = None,
     ) -> None:
-        """Do something to the worker that sends a table's n-th request for a data file."""
+        """Call `act` with the worker that sends the n-th request for a data file of a table."""
 
         def on_worker(request: StoreRequest) -> None:
             worker = self.worker_of(request)
@@ -122,15 +122,17 @@ class Site:
             matches=lambda request: self.worker_of(request) is not None,
         )
 
-    def check_who_reads(self, *but: str) -> None:
-        """Check that workers have read data files, and nobody else, but of the tables named."""
+    def check_only_workers_read(self, *exceptions: str) -> None:
+        """Check that only workers have read data files, except for those of some tables."""
         reads = [request for request in self.proxy.seen(key="/data/") if request.kind in _READS]
         assert any(self.worker_of(read) for read in reads)
         by_others = [str(read) for read in reads if self.worker_of(read) is None]
-        assert [other for other in by_others if not any(f"/{name}/" in other for name in but)] == []
+        assert [
+            read for read in by_others if not any(f"/{name}/" in read for name in exceptions)
+        ] == []
 
     def check(self, *modes: str) -> None:
-        """Check the tables of modes, or of all of them, as pylance reads them."""
+        """Check the rows that pylance reads from the tables of some modes, or of all."""
         for mode in modes or MODES:
             assert self.rows_of(mode) == in_order(EVERY_MODE[mode].expected(self.batches)), mode
 
@@ -144,8 +146,8 @@ class Site:
         """Return the number of a table's newest version."""
         return self.open(table).version
 
-    def unnamed_files(self, table: str) -> list[str]:
-        """Return the data files of a table that no version names: of attempts without effect."""
+    def unreferenced_files(self, table: str) -> list[str]:
+        """Return the data files that no version of a table references: those of failed attempts."""
         table_version = self.open(table).table
         log = table_version.log
         named = {name for version in log.versions() for name in names_of(log.read(version), set())}
@@ -153,7 +155,7 @@ class Site:
         return [path for path, what in files if what is not None and what.name not in named]
 
     def snapshot(self, table: str, version: int) -> ByRowId:
-        """Return the rows of a version, as pylance reads them; none of version 0."""
+        """Return the rows of a version as pylance reads them; no rows for version 0."""
         if not version:
             return {}
         options = self.bucket.storage_options
@@ -193,8 +195,8 @@ def start_program(
 
     Args:
         machine: The machine.
-        job_description: What the file of jobs has.
-        command: What runs the program; the machine's Python by default.
+        job_description: The content of the file of jobs.
+        command: The command that runs the program; by default, the machine's Python.
         variables: See `Machine.start`.
     """
     (machine.folder / "jobs.json").write_text(json.dumps(job_description))
@@ -203,14 +205,14 @@ def start_program(
 
 
 def finish(program: Program) -> list[dict[str, Any]]:
-    """Wait for such a program, and return its messages."""
+    """Wait for a program of jobs, and return its messages."""
     status = program.wait(JOB_SECONDS)
     assert status == 0, program.output()[-5000:]
     return messages_of(program)
 
 
 def messages_of(program: Program) -> list[dict[str, Any]]:
-    """Return the messages that such a program has printed so far."""
+    """Return the messages that a program of jobs has printed so far."""
     return [json.loads(line) for line in program.output().splitlines() if line.startswith("{")]
 
 

@@ -116,7 +116,7 @@ def _tools() -> Path:
 
 def _run(*command: object) -> None:
     done = subprocess.run(
-        [str(value) for value in command],
+        [str(word) for word in command],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

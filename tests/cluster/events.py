@@ -1,4 +1,4 @@
-"""The rows that streams on the cluster read, and the tables that come of them by a dictionary."""
+"""The rows that streams on the cluster read, and the expected rows of the tables they write."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ def make_batches(seed: int, num_batches: int = NUM_BATCHES, num_bytes: int = 0) 
     """Return the batches of a stream: inserts, updates and deletes of some keys.
 
     Args:
-        seed: Of the dice.
-        num_batches: How many batches.
-        num_bytes: How many bytes a row has at least.
+        seed: The seed of the random values.
+        num_batches: The number of batches.
+        num_bytes: The minimum size of a row.
     """
     chance = random.Random(seed)
     batches = []
@@ -46,7 +46,7 @@ def make_batches(seed: int, num_batches: int = NUM_BATCHES, num_bytes: int = 0) 
 
 
 def store(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
-    """Write batches to a table, a version each."""
+    """Write batches to a table, one version per batch."""
     tables = [pa.Table.from_pylist(batch) for batch in batches]
     ds = lance_stream.create_dataset(uri, tables[0], storage_options=dict(options))
     for table in tables[1:]:
@@ -54,7 +54,7 @@ def store(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None
 
 
 def store_upserted(uri: str, options: Mapping[str, str], batches: Sequence[Rows]) -> None:
-    """Upsert batches into a table, a version each."""
+    """Upsert batches into a table, one version per batch."""
     first = pa.Table.from_pylist(upserted(batches[:1]))
     ds = lance_stream.create_dataset(uri, first, storage_options=dict(options))
     for batch in batches[1:]:
@@ -63,17 +63,17 @@ def store_upserted(uri: str, options: Mapping[str, str], batches: Sequence[Rows]
 
 
 def appended(batches: Sequence[Rows]) -> Rows:
-    """Return what is in a table to which all rows were appended."""
+    """Return the rows of a table to which all batches are appended."""
     return [row for batch in batches for row in batch]
 
 
 def overwritten(batches: Sequence[Rows]) -> Rows:
-    """Return what is in a table whose rows each batch replaces."""
+    """Return the rows of a table that each batch overwrites."""
     return list(batches[-1])
 
 
 def upserted(batches: Sequence[Rows]) -> Rows:
-    """Return what is in a table that has the newest row of each key, unless it deletes."""
+    """Return the rows of a table of the newest row of each key, unless that row deletes."""
     rows: dict[int, dict[str, Any]] = {}
     for row in appended(batches):
         rows.pop(row["key"], None)
@@ -83,7 +83,7 @@ def upserted(batches: Sequence[Rows]) -> Rows:
 
 
 def history(batches: Sequence[Rows]) -> Rows:
-    """Return what is in a table that has the history of each key; no value repeats."""
+    """Return the rows of a table of the history of each key; no value repeats."""
     rows: Rows = []
     current: dict[int, dict[str, Any]] = {}
     for row in appended(batches):
@@ -98,17 +98,17 @@ def history(batches: Sequence[Rows]) -> Rows:
 
 
 def in_order(rows: Rows) -> Rows:
-    """Return rows by their ids."""
+    """Return rows in the order of their ids."""
     return sorted(rows, key=lambda row: row["id"])
 
 
 def by_row_id(rows: Rows) -> ByRowId:
-    """Return rows by the row ids that they have as a column."""
+    """Return rows by their row ids, from a column."""
     return {row["_rowid"]: {name: row[name] for name in COLUMNS} for row in rows}
 
 
 def after(before: ByRowId, changes: Rows) -> ByRowId:
-    """Return rows after the changes of a feed, which must fit them."""
+    """Apply the changes of a feed to rows; fails if they do not fit."""
     rows = dict(before)
     for change in sorted(changes, key=lambda entry: entry["_commit_version"]):
         row_id, kind = change["_rowid"], change["_change_type"]

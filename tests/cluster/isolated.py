@@ -23,7 +23,7 @@ def main(parent: int, root: str, folder: str, command: list[str]) -> None:
     """Run the program as the only one of its machine, and end as it does."""
     end_with_parent(parent)
     leave_namespaces()
-    folder_fd, temporary = (os.open(value, os.O_PATH) for value in (folder, f"{folder}/tmp"))
+    folder_fd, temporary = (os.open(path, os.O_PATH) for path in (folder, f"{folder}/tmp"))
     init = os.fork()
     if init:
         signal.signal(signal.SIGTERM, lambda *_: os.kill(init, signal.SIGKILL))

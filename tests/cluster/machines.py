@@ -1,8 +1,8 @@
 """Machines: each has an environment, a folder and processes; they share only the network.
 
 Their network is 127.0.0.1, with a host name for each machine. Their store has one endpoint, which
-each machine knows from its own profile, with its own access key, by which a proxy distinguishes
-their requests. (Spark passes keys in a driver's environment on to its tasks.)
+is in each machine's profile, with a different access key, by which a proxy distinguishes their
+requests. (Spark passes keys in a driver's environment on to its tasks.)
 """
 
 import fcntl
@@ -26,7 +26,7 @@ JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 WORKERS = ("worker-1", "worker-2", "worker-3")
 PLAIN_WORKERS = ("plain-1", "plain-2")
 CONNECT = ("pyspark[connect]",)
-"""What servers and clients of Spark Connect have besides."""
+"""The additional packages of servers and clients of Spark Connect."""
 
 _NAMES = ("trial", "master", "driver", *WORKERS, "plain-master", *PLAIN_WORKERS, "server", "client")
 _ISOLATED = Path(__file__).with_name("isolated.py")
@@ -46,7 +46,7 @@ def find_problem() -> str | None:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def lock_machines() -> Iterator[None]:
     """Keep other test runs of this checkout from using the same machines."""
     MACHINES.mkdir(exist_ok=True)
     with (MACHINES / "lock").open("w") as lock:
@@ -97,9 +97,9 @@ class Program:
     def find(self, *words: str) -> list[int]:
         """Return the ids of its processes whose command contains all words."""
         return [
-            field
-            for field in processes_below(self.process.pid)
-            if all(word in command_of(field) for word in words)
+            process
+            for process in processes_below(self.process.pid)
+            if all(word in command_of(process) for word in words)
         ]
 
     def kill(self) -> None:
@@ -109,8 +109,8 @@ class Program:
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes."""
-        for field in processes_below(self.process.pid):
-            try_to_send(field, number)
+        for process in processes_below(self.process.pid):
+            try_to_send(process, number)
 
 
 class Machine:
@@ -119,9 +119,9 @@ class Machine:
     Args:
         name: Its name, which is also its access key.
         environment: The extras that its environment has; "" for no environment.
-        packages: What its environment has besides.
-        without: What its environment lacks nevertheless.
-        endpoint: The store that its profile names; "" for none.
+        packages: Additional packages of its environment.
+        without: Packages to leave out of its environment.
+        endpoint: The endpoint of the store in its profile; "" for none.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Machine:
 
 
 def processes_below(process: int) -> Iterator[int]:
-    """Yield a process and all below it, those first that started others."""
+    """Yield a process and its descendants, each process before its children."""
     yield process
     for path in Path(f"/proc/{process}/task").glob("*/children"):
         try:
@@ -253,7 +253,7 @@ def processes_below(process: int) -> Iterator[int]:
 
 
 def command_of(process: int) -> str:
-    """Return the command of a process; "" if it is gone."""
+    """Return the command of a process; "" if it has ended."""
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -261,7 +261,7 @@ def command_of(process: int) -> str:
 
 
 def try_to_send(process: int, number: signal.Signals) -> None:
-    """Send a signal to a process, unless it is gone."""
+    """Send a signal to a process, unless it has ended."""
     try:
         os.kill(process, number)
     except ProcessLookupError:
@@ -269,10 +269,10 @@ def try_to_send(process: int, number: signal.Signals) -> None:
 
 
 def wait_until(
-    is_so: Callable[[], bool], timeout_seconds: float, story: Callable[[], str] = str
+    is_fulfilled: Callable[[], bool], timeout_seconds: float, story: Callable[[], str] = str
 ) -> None:
-    """Wait for a condition; fail after a time, with a story."""
+    """Wait for a condition; fail after a time, with the result of `story` in the error."""
     deadline = time.monotonic() + timeout_seconds
-    while not is_so():
+    while not is_fulfilled():
         assert time.monotonic() < deadline, f"not after {timeout_seconds} s:\n{story()}"
         time.sleep(0.1)

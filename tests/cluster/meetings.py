@@ -16,7 +16,7 @@ SECONDS = 240.0
 """How long a request waits for the others. Time-outs of their clients must be longer."""
 
 PATIENT = {"request_timeout": "600s", "client_retry_timeout": "1800s"}
-"""Storage options of such clients."""
+"""Storage options of these clients."""
 
 
 class Meeting:
@@ -29,7 +29,7 @@ class Meeting:
 
     def __init__(self, num_requests: int, act: Callable[[], object]) -> None:
         self._barrier = threading.Barrier(num_requests, self._act)
-        self._deed = act
+        self._action = act
         self.is_complete = False
 
     def fault(self, then: Fault | None = None) -> Act:
@@ -37,5 +37,5 @@ class Meeting:
         return Act(lambda _request: self._barrier.wait(SECONDS), then)
 
     def _act(self) -> None:
-        self._deed()
+        self._action()
         self.is_complete = True

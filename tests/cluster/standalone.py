@@ -121,6 +121,6 @@ def started(master: str, workers: Sequence[Machine]) -> Iterator[Cluster]:
         )
         url = f"spark://{HOST}:" + program.wait_for(f"spark://{HOST}:", _START_SECONDS).strip()
         by_name = {worker.name: Worker(worker, url) for worker in workers}
-        for value in by_name.values():
-            value.program.wait_for("Successfully registered with master", _START_SECONDS)
+        for worker in by_name.values():
+            worker.program.wait_for("Successfully registered with master", _START_SECONDS)
         yield Cluster(url, by_name)

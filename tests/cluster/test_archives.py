@@ -86,8 +86,8 @@ def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
         {"kind": "feed", "name": "feed", "table": f"{folder}/events", "ranges": [[1, 2]]},
     ]
     version = plain_site.version_of("events")
-    attempts = [{"kind": "attempt", "job": value} for value in (*ours, *of_spark)]
-    errors = [value for value in submitted(plain_site, attempts, [], {}) if "error" in value]
+    attempts = [{"kind": "attempt", "job": job} for job in (*ours, *of_spark)]
+    errors = [message for message in submit(plain_site, attempts, [], {}) if "error" in message]
     assert len(errors) == len(attempts)
     for error in errors[: len(ours)]:
         assert error["error"] == "InvalidInputError"
@@ -100,18 +100,18 @@ def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
 def check_all(
     site: Site, options: Sequence[str], variables: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Check what streams and readers do, and return how tasks see their machine."""
+    """Check the results of streams and readers; return the environments of tasks."""
     upsert = f"{site.folder}/upsert"
     jobs = [
-        {"kind": "look", "num_tasks": 6, "paths": []},
+        {"kind": "inspect_tasks", "num_tasks": 6, "paths": []},
         *(stream_job(mode, site.folder) for mode in MODES),
         {"kind": "feed", "name": "feed", "table": upsert, "ranges": RANGES},
         {"kind": "compact", "table": upsert, "target_rows": 60},
         {"kind": "cleanup", "table": upsert, "retain_versions": 1},
     ]
-    messages = submitted(site, jobs, options, variables)
+    messages = submit(site, jobs, options, variables)
     site.check(*MODES)
-    (views,) = [message["seen"] for message in messages if "seen" in message]
+    (views,) = [message["views"] for message in messages if "views" in message]
     for view in views:
         assert view["here"].startswith(tuple(map(str, folders_of(site)))), "it is a worker's"
     return views
@@ -122,7 +122,7 @@ def folders_of(site: Site) -> list[Any]:
     return [worker.machine.folder for worker in site.cluster.workers.values()]
 
 
-def submitted(
+def submit(
     site: Site,
     jobs: Sequence[Mapping[str, Any]],
     options: Sequence[str],

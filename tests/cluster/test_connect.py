@@ -41,20 +41,20 @@ def test_connect_clients_stream_read_and_compact(
     site.add_events(seed=16)
     modes = [mode for mode in MODES if mode != "overwrite"]
     upsert = f"{site.folder}/upsert"
-    look = {"kind": "feed", "table": upsert, "ranges": RANGES}
+    feed_job = {"kind": "feed", "table": upsert, "ranges": RANGES}
     streams = [
         {**stream_job(mode, site.folder), "checkpoints": server.checkpoints} for mode in modes
     ]
     jobs = [
         *streams,
-        {**look, "name": "before"},
+        {**feed_job, "name": "before"},
         {"kind": "compact", "table": upsert, "target_rows": 60},
-        {**look, "name": "after"},
+        {**feed_job, "name": "after"},
         {"kind": "cleanup", "table": f"{site.folder}/append", "retain_versions": 1},
     ]
     messages = finish(start_program(client, {"remote": server.url, "conf": {}, "jobs": jobs}))
     site.check(*modes)
-    site.check_who_reads("format_upsert")
+    site.check_only_workers_read("format_upsert")
     ended = {
         message["ended"]: message["knows_commit"] for message in messages if "ended" in message
     }
@@ -69,11 +69,11 @@ def test_connect_clients_stream_read_and_compact(
     streamed = [after({}, message["rows"]) for message in messages if "streamed" in message]
     assert streamed == 2 * [site.snapshot("upsert", compacted)]
     assert len(site.open("append").versions()) == 1
-    assert [str(value) for value in by_client(site, "format_append")] == []
-    assert by_client(site, "upsert"), "the client plans and commits compactions itself"
+    assert [str(request) for request in requests_of_client(site, "format_append")] == []
+    assert requests_of_client(site, "upsert"), "the client plans and commits compactions itself"
 
 
-def by_client(site: Site, table: str) -> list[object]:
+def requests_of_client(site: Site, table: str) -> list[object]:
     """Return the requests of the client for a table."""
     seen = site.proxy.seen(key=site.key(f"{table}/"))
     return [request for request in seen if machine_of(request) == "client"]

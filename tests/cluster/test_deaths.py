@@ -30,7 +30,7 @@ def test_killed_executors_lose_no_rows(site: Site) -> None:
         site.at_data(mode, 5, kill_executors, CutBefore())
     site.run([stream_job(mode, site.folder) for mode in modes])
     killed = {mode: [number for death, number in deaths if death == mode] for mode in modes}
-    assert all(len(value) == 3 and all(value) for value in killed.values()), killed
+    assert all(len(numbers) == 3 and all(numbers) for numbers in killed.values()), killed
     site.check(*modes)
 
 
@@ -41,13 +41,13 @@ def test_lost_workers_cost_no_rows(site: Site) -> None:
     site.add_events(seed=4)
     lost: list[Worker] = []
 
-    def lose(worker: Worker) -> None:
+    def kill_worker(worker: Worker) -> None:
         worker.kill()
         lost.append(worker)
 
-    site.at_data("append", 4, lose)
-    site.at_data("upsert", 4, lose, CutBefore())
+    site.at_data("append", 4, kill_worker)
+    site.at_data("upsert", 4, kill_worker, CutBefore())
     site.run([stream_job(mode, site.folder) for mode in ("append", "upsert")])
     assert len(lost) == 2
-    assert all(value.is_lost() for value in lost)
+    assert all(worker.is_lost() for worker in lost)
     site.check("append", "upsert")

@@ -35,7 +35,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
         meeting = Meeting(len(STREAMS), driver.kill)
         for number, mode in enumerate(STREAMS):
             moment = MOMENTS[(turn + number) % len(MOMENTS)]
-            meet(site, mode, moment, meeting)
+            wait_at_moment(site, mode, moment, meeting)
             committed[mode] += 2 if moment == "after the commit" else 1
         site.await_death(driver, meeting)
         assert {mode: site.version_of(mode) for mode in STREAMS} == committed
@@ -49,8 +49,8 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
     assert repeated == dict.fromkeys(STREAMS, 1), "batches that were committed as the driver died"
 
 
-def meet(site: Site, mode: str, moment: str, meeting: Meeting) -> None:
-    """Let the second batch of a run wait for the others at a moment."""
+def wait_at_moment(site: Site, mode: str, moment: str, meeting: Meeting) -> None:
+    """Make the second batch of a run wait for those of the other streams at a moment."""
     if moment == "before the commit":
         site.at_commit(mode, 2, meeting.fault(CutBefore()))
     elif moment == "after the commit":

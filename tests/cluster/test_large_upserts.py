@@ -90,7 +90,7 @@ def test_killed_drivers_leave_each_row_once(site: Site) -> None:
         assert ds.table.store.list("_lance_stream/staged_rows"), "nothing was left behind"
         ds.cleanup("0 seconds", delete_unverified=True)
         assert not ds.table.store.list("_lance_stream/staged_rows")
-        assert not site.unnamed_files(mode)
+        assert not site.unreferenced_files(mode)
         assert ds.verify() == []
     site.check(*STREAMS)
 

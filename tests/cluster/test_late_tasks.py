@@ -35,18 +35,16 @@ def test_slow_tasks_are_attempted_twice(site: Site) -> None:
     """The file of the slow attempt gets to the store once the other attempt is committed."""
     site.add_events(seed=13)
     modes = ("append", "upsert")
-    late = {mode: hold_first_file(site, mode) for mode in modes}
+    late = {mode: delay_first_file(site, mode) for mode in modes}
     site.run([SHARED, *(stream_job(mode, site.folder, **ARGUMENTS) for mode in modes)], SPECULATION)
     site.proxy.quiet(60)
     for mode in modes:
         (request,) = late[mode]
         assert request.status == 200, "it was late, and is there"
-        assert request.key in [
-            site.key(f"{mode}/{unnamed_file}") for unnamed_file in site.unnamed_files(mode)
-        ]
+        assert request.key in [site.key(f"{mode}/{file}") for file in site.unreferenced_files(mode)]
         assert site.version_of(mode) == len(site.batches)
         assert site.open(mode).verify(deep=True) == []
-        check_all_goes(site, mode)
+        check_cleanup_removes_all(site, mode)
     site.check(*modes)
 
 
@@ -75,23 +73,23 @@ def test_a_zombie_ends_its_task_late(site: Site) -> None:
         for zombie in zombies:
             zombie.kill()  # it would come back to the master at a time of its own
     assert len(woken) == 1
-    assert site.unnamed_files("append"), "of the zombie"
+    assert site.unreferenced_files("append"), "of the zombie"
     assert site.version_of("append") == len(site.batches)
     assert site.open("append").verify(deep=True) == []
-    check_all_goes(site, "append")
+    check_cleanup_removes_all(site, "append")
     site.check("append")
 
 
-def hold_first_file(site: Site, table: str) -> list[StoreRequest]:
-    """Let a table's first data file wait for the table's first commit; return its request."""
+def delay_first_file(site: Site, table: str) -> list[StoreRequest]:
+    """Delay a table's first data file until its first commit; return the delayed request."""
     is_committed = threading.Event()
     waiting_requests: list[StoreRequest] = []
 
     def hold(request: StoreRequest) -> None:
         waiting_requests.append(request)
-        assert is_committed.wait(SECONDS), "nobody else did the task"
+        assert is_committed.wait(SECONDS), "no other attempt completed the task"
 
-    site.proxy.add(Act(hold), key=site.key(f"{table}/data/"), matches=site.by_worker("PUT"))
+    site.proxy.add(Act(hold), key=site.key(f"{table}/data/"), matches=site.is_from_worker("PUT"))
     site.at_commit(table, 1, Act(lambda _: is_committed.set()))
     return waiting_requests
 
@@ -100,13 +98,13 @@ def late_files(site: Site, worker: Worker, after: StoreRequest) -> list[StoreReq
     """Return the files that a worker has written after a request."""
     later = [request for request in site.proxy.seen(key="/data/") if request.number > after.number]
     return [
-        value
-        for value in later
-        if value.method == "PUT" and value.status == 200 and site.worker_of(value) is worker
+        request
+        for request in later
+        if request.method == "PUT" and request.status == 200 and site.worker_of(request) is worker
     ]
 
 
-def check_all_goes(site: Site, table: str) -> None:
-    """Check that a cleanup removes what no version names."""
+def check_cleanup_removes_all(site: Site, table: str) -> None:
+    """Check that a cleanup removes all files that no version references."""
     site.open(table).cleanup(retain_versions=100, delete_unverified=True)
-    assert site.unnamed_files(table) == []
+    assert site.unreferenced_files(table) == []

@@ -11,8 +11,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 def test_tasks_use_their_own_machines_wheel(site: Site) -> None:
     """If tasks could see the driver's files, the cluster tests would prove nothing."""
     hidden = [str(site.driver.folder), __file__]
-    messages = site.run([{"kind": "look", "num_tasks": 12, "paths": hidden}])
-    (views,) = [message["seen"] for message in messages if "seen" in message]
+    messages = site.run([{"kind": "inspect_tasks", "num_tasks": 12, "paths": hidden}])
+    (views,) = [message["views"] for message in messages if "views" in message]
     folders = {str(worker.machine.folder) for worker in site.cluster.workers.values()}
     used = set()
     for view in views:
@@ -30,4 +30,4 @@ def test_every_mode_applies_each_row_once(site: Site) -> None:
     site.run([stream_job(mode, site.folder) for mode in MODES])
     site.check()
     # The format's upserts are applied by one process of the driver's machine.
-    site.check_who_reads("format_upsert")
+    site.check_only_workers_read("format_upsert")

@@ -22,7 +22,7 @@ def test_requests_do_not_grow_with_executors(site: Site) -> None:
     """Three tasks write each batch, on one executor and on three."""
     counts = {number: requests_with(site, number) for number in (1, 3)}
     for number, by_machine in counts.items():
-        workers = [value for value in by_machine if value != "driver"]
+        workers = [name for name in by_machine if name != "driver"]
         assert len(workers) == number, "all executors had work"
     assert counts[3]["driver"] == counts[1]["driver"]
     one, three = (sum(map(Counter.total, counts[number].values())) for number in (1, 3))

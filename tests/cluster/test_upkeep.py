@@ -35,9 +35,11 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
         "bytes_per_commit": num_bytes(site, "kept") // 6,
     }
     deaths: list[int] = []
-    writes = {"key": site.key("kept/data/"), "matches": site.by_worker("PUT")}
-    site.proxy.add(killing(site, Worker.kill_executors, deaths, CutBefore()), at=1, **writes)
-    site.proxy.add(killing(site, Worker.kill_python_workers, deaths), at=3, **writes)
+    writes = {"key": site.key("kept/data/"), "matches": site.is_from_worker("PUT")}
+    site.proxy.add(
+        kill_on_request(site, Worker.kill_executors, deaths, CutBefore()), at=1, **writes
+    )
+    site.proxy.add(kill_on_request(site, Worker.kill_python_workers, deaths), at=3, **writes)
     for kill_driver in (CutBefore(), None):  # before a commit of its own, and after it
         driver = site.start_driver([SHARED, compact])
         site.at_commit("kept", 2, Act(lambda _, victim=driver: victim.kill(), kill_driver))
@@ -55,7 +57,7 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
     assert site.snapshot("kept", after) == snapshots[before]
     assert ds.changes(after=before).read_all().num_rows == 0
     assert {snapshot: site.snapshot("kept", snapshot) for snapshot in snapshots} == snapshots
-    assert site.unnamed_files("kept"), "of attempts that do not count"
+    assert site.unreferenced_files("kept"), "of attempts that do not count"
 
     site.proxy.clear()
     clean = {
@@ -65,23 +67,23 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
         "delete_unverified": True,
     }
     deaths.clear()
-    deletions = {"matches": site.by_worker("DELETE", "POST")}
-    site.proxy.add(killing(site, Worker.kill_executors, deaths), at=1, **deletions)
+    deletions = {"matches": site.is_from_worker("DELETE", "POST")}
+    site.proxy.add(kill_on_request(site, Worker.kill_executors, deaths), at=1, **deletions)
     site.proxy.add(
-        killing(site, Worker.kill_python_workers, deaths, CutBefore()), at=3, **deletions
+        kill_on_request(site, Worker.kill_python_workers, deaths, CutBefore()), at=3, **deletions
     )
     driver = site.start_driver([SHARED, clean])
     site.proxy.add(Act(lambda _: driver.kill()), at=6, **deletions)
     wait_for_death(site, driver)
     assert len(deaths) == 2
     assert all(deaths)
-    assert site.unnamed_files("kept"), "the driver died before the last deletion"
+    assert site.unreferenced_files("kept"), "the driver died before the last deletion"
     site.proxy.clear()
-    (cleaned,) = [value for value in site.run([SHARED, clean]) if "cleaned" in value]
+    (cleaned,) = [message for message in site.run([SHARED, clean]) if "cleaned" in message]
     assert cleaned["files"] > 0
     ds = site.open("kept")
     assert [version.version for version in ds.versions()] == [after]
-    assert site.unnamed_files("kept") == []
+    assert site.unreferenced_files("kept") == []
     assert ds.verify(deep=True) == []
     assert site.snapshot("kept", after) == snapshots[before]
 
@@ -105,14 +107,14 @@ def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
 
     def clean_up() -> None:
         go.touch()
-        wait_until(lambda: len(cleaned(driver)) == len(tables), SECONDS, driver.output)
+        wait_until(lambda: len(messages_of_cleanups(driver)) == len(tables), SECONDS, driver.output)
 
     meeting = Meeting(len(streams), clean_up)
     for mode in ("append", "upsert"):
         site.at_commit(mode, 3, meeting.fault())
     assert driver.wait(JOB_SECONDS) == 0, driver.output()[-5000:]
     assert meeting.is_complete
-    assert all(row["files"] > 0 for row in cleaned(driver))
+    assert all(row["files"] > 0 for row in messages_of_cleanups(driver))
     site.check("append", "upsert")
     for mode in ("append", "upsert"):
         assert site.open(mode).verify(deep=True) == []
@@ -139,7 +141,7 @@ def num_bytes(site: Site, table: str) -> int:
     return sum(file.size_bytes for file in site.open(table).table.store.list("data"))
 
 
-def killing(
+def kill_on_request(
     site: Site, kill: Callable[[Worker], int], deaths: list[int], then: CutBefore | None = None
 ) -> Act:
     """Return a fault: processes of the worker that has sent a request are killed."""
@@ -159,6 +161,6 @@ def wait_for_death(site: Site, driver: Program) -> None:
     site.proxy.quiet(60)
 
 
-def cleaned(driver: Program) -> list[dict[str, Any]]:
+def messages_of_cleanups(driver: Program) -> list[dict[str, Any]]:
     """Return the messages of a driver about cleanups."""
     return [message for message in messages_of(driver) if "cleaned" in message]

@@ -44,8 +44,8 @@ def main(broker: str, topic: str, folder: Path, events: range, until_end: bool) 
     current = lance_sink(str(folder / "current.lance"), **options)
     log = lance_sink(str(folder / "log.lance"), app_id="log")
     queries = [
-        start(parsed(records), current, folder / "of-current", until_end),
-        start(parsed(records).drop("deleted"), log, folder / "of-log", until_end),
+        start(parse_records(records), current, folder / "of-current", until_end),
+        start(parse_records(records).drop("deleted"), log, folder / "of-log", until_end),
     ]
     for query in queries:
         query.awaitTermination()
@@ -61,7 +61,7 @@ def value_of(number: int) -> str | None:
     return None if number % 11 == 5 else json.dumps({"number": number, "price": f"{number}.50"})
 
 
-def parsed(records: DataFrame) -> DataFrame:
+def parse_records(records: DataFrame) -> DataFrame:
     """Return the columns of the tables, and whether an event deletes its key."""
     value = f.from_json(f.col("value").cast("string"), EVENT, {"mode": "FAILFAST"})
     key = f.col("key").cast("string").cast("bigint").alias("id")

@@ -93,7 +93,7 @@ class MixedHistory:
         self.has_computed = self.dice.random() < 0.4
         if self.has_computed:
             self.table.add_columns(computed={"twice": "x * 2"})
-        self.remember()
+        self.record_version()
         self.first = self.ours.version
 
     # The handles of the four writers, at the newest version.
@@ -161,12 +161,12 @@ class MixedHistory:
             ]
         )
 
-    def store(self, rows: Sequence[Row], *, columns: Sequence[str] = SCHEMA.names) -> None:
+    def update_model(self, rows: Sequence[Row], *, columns: Sequence[str] = SCHEMA.names) -> None:
         for row in rows:
             old = self.model.get(row["id"], {"id": row["id"], "x": None, "g": None, "extra": None})
             self.model[row["id"]] = {**old, **{name: row[name] for name in columns}}
 
-    def remember(self) -> None:
+    def record_version(self) -> None:
         self.versions[self.ours.version] = (
             {key: dict(row) for key, row in self.model.items()},
             self.extra,
@@ -188,7 +188,7 @@ class MixedHistory:
             )
         else:
             self.database.create_table("t", table)
-        self.store(rows)
+        self.update_model(rows)
 
     def append(self) -> None:
         rows = self.new_rows()
@@ -200,8 +200,8 @@ class MixedHistory:
             "lancedb": lambda: self.table.add(table),
             "duckdb": lambda: self.insert_by_sql(table),
         }
-        self.let(writers)
-        self.store(rows)
+        self.run_one_writer(writers)
+        self.update_model(rows)
 
     def insert_by_sql(self, table: pa.Table) -> None:
         self.duckdb.register("rows", table)
@@ -222,21 +222,21 @@ class MixedHistory:
             builder = builder.when_matched_update_all().when_not_matched_insert_all()
             return builder.execute(table)
 
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.upsert(table, on="id"),
                 "pylance": lambda: merge(self.theirs.merge_insert("id")),
                 "lancedb": lambda: merge(self.table.merge_insert("id")),
             }
         )
-        self.store(rows)
+        self.update_model(rows)
 
     def upsert_some_columns(self) -> None:
         rows = self.changed_rows()
         if not rows:
             return
         table = pa.Table.from_pylist(rows, SCHEMA).select(["id", "x"])
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.upsert(table, on="id"),
                 "pylance": lambda: (
@@ -247,13 +247,13 @@ class MixedHistory:
                 ),
             }
         )
-        self.store(rows, columns=["id", "x"])
+        self.update_model(rows, columns=["id", "x"])
 
     def update(self) -> None:
         where, holds = self.condition()
         amount = self.dice.choice([0, 1, 7])
         value = f"x + {amount}"
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.update({"x": value}, where=where),
                 "pylance": lambda: self.theirs.update({"x": value}, where=where),
@@ -267,8 +267,8 @@ class MixedHistory:
 
     def delete(self) -> None:
         """Not by DuckDB, whose extension 1.5.5 deletes all rows for `x < 5` (of any writer's)."""
-        where, holds = self.dice.choice([self.condition(), self.few()])
-        self.let(
+        where, holds = self.dice.choice([self.condition(), self.condition_on_ids()])
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.delete(where),
                 "pylance": lambda: self.theirs.delete(where),
@@ -277,12 +277,12 @@ class MixedHistory:
         )
         self.model = {key: row for key, row in self.model.items() if not holds(row)}
 
-    def few(self) -> tuple[str, Callable[[Row], bool]]:
+    def condition_on_ids(self) -> tuple[str, Callable[[Row], bool]]:
         ids = self.some_ids() or [0]
         return f"id IN ({', '.join(map(str, ids))})", lambda row: row["id"] in ids
 
     def compact(self) -> None:
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.compact(),
                 "ours in two": lambda: self.ours.compact(target_rows=25),
@@ -307,19 +307,19 @@ class MixedHistory:
             self.dice.choice([self.compact, self.delete, self.upsert, self.update])()
         rows = self.new_rows()
         table = pa.Table.from_pylist(rows, SCHEMA)
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: ours.append(table),
                 "pylance": lambda: theirs.insert(table),
             }
         )
-        self.store(rows)
+        self.update_model(rows)
 
     def change_columns(self) -> None:
         if self.extra is None:
             self.extra = "extra"
             field = pa.field("extra", pa.int64())
-            self.let(
+            self.run_one_writer(
                 {
                     "ours": lambda: self.ours.add_columns(field),
                     "ours with values": lambda: self.ours.add_columns({"extra": "id"}),
@@ -331,7 +331,7 @@ class MixedHistory:
             for row in self.model.values():
                 row["extra"] = row["id"] if has_values else None
             return
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.drop_columns("extra"),
                 "pylance": lambda: self.theirs.drop_columns(["extra"]),
@@ -342,7 +342,7 @@ class MixedHistory:
 
     def index(self) -> None:
         column, kind = self.dice.choice([("id", "BTREE"), ("x", "BTREE"), ("g", "BITMAP")])
-        self.let(
+        self.run_one_writer(
             {
                 "pylance": lambda: self.theirs.create_scalar_index(column, kind, replace=True),
                 "lancedb": lambda: self.table.create_scalar_index(
@@ -354,11 +354,11 @@ class MixedHistory:
         )
 
     def restore(self) -> None:
-        versions = [version for version in self.versions if version in self.ours_versions()]
+        versions = [version for version in self.versions if version in self.our_versions()]
         if not versions:
             return
         version = self.dice.choice(versions)
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.restore(version),
                 "pylance": lambda: lance.dataset(self.uri, version=version).restore(),
@@ -368,7 +368,7 @@ class MixedHistory:
         model, self.extra = self.versions[version]
         self.model = {key: dict(row) for key, row in model.items()}
 
-    def ours_versions(self) -> set[int]:
+    def our_versions(self) -> set[int]:
         return {info.version for info in self.ours.versions()}
 
     def overwrite(self) -> None:
@@ -376,7 +376,7 @@ class MixedHistory:
             return
         rows = self.new_rows()
         table = pa.Table.from_pylist(rows, SCHEMA)
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.overwrite(table),
                 "pylance": lambda: lance.write_dataset(table, self.uri, mode="overwrite"),
@@ -384,12 +384,12 @@ class MixedHistory:
             }
         )
         self.model, self.extra = {}, None
-        self.store(rows)
+        self.update_model(rows)
 
     def clean_up(self) -> None:
         """Remove versions that a view may need: LanceDB then computes it anew."""
         keep = self.dice.randint(1, MAX_VERSIONS)
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.cleanup(retain_versions=keep),
                 "pylance": lambda: self.theirs.cleanup_old_versions(retain_versions=keep),
@@ -397,7 +397,7 @@ class MixedHistory:
         )
 
     def configure(self) -> None:
-        self.let(
+        self.run_one_writer(
             {
                 "ours": lambda: self.ours.update_config({"a": str(self.dice.random())}),
                 "ours, metadata": lambda: self.ours.update_metadata(fields={"x": {"a": "b"}}),
@@ -405,8 +405,8 @@ class MixedHistory:
             }
         )
 
-    def let(self, writers: dict[str, Callable[[], Any]]) -> None:
-        """Let one of some writers do its work."""
+    def run_one_writer(self, writers: dict[str, Callable[[], Any]]) -> None:
+        """Run one of the writers, chosen at random; our own more often."""
         ours = [name for name in writers if name.startswith("ours")]
         names = ours if ours and self.dice.random() < 0.4 else list(writers)
         name = self.dice.choice(names)
@@ -424,7 +424,7 @@ class MixedHistory:
     def step(self) -> None:
         act = self.dice.choices(list(ACTS), list(ACTS.values()))[0]
         act(self)
-        self.remember()
+        self.record_version()
         self.notes.append(f"    version {self.ours.version}, {len(self.model)} rows")
         for name in VIEWS:
             if self.dice.random() < 0.4:
@@ -457,7 +457,7 @@ class MixedHistory:
         self.counts["computed column"] += 1
         rows = self.ours.to_table(columns=["id", "x", "twice"]).to_pylist()
         assert [row for row in rows if row["twice"] != 2 * row["x"]] == []
-        self.remember()
+        self.record_version()
 
     def read(self) -> None:
         where, holds = self.condition()
@@ -500,7 +500,7 @@ class MixedHistory:
 
     def follow(self) -> None:
         """Apply the feed's net effect since the oldest version whose rows are known."""
-        versions = sorted(self.versions.keys() & self.ours_versions())
+        versions = sorted(self.versions.keys() & self.our_versions())
         rows = dict(self.versions[versions[0]][0])
         changes = (
             self.ours.changes(versions[0], deduplication_mode="netChanges").read_all().to_pylist()
@@ -540,14 +540,14 @@ ACTS: Final[dict[Callable[[MixedHistory], None], int]] = {
 }
 
 
-def play(seed: int, steps: int) -> Counter[str]:
-    """Play a history, and return what happened how often.
+def run_history(seed: int, steps: int) -> Counter[str]:
+    """Run a random history, and return how often each action happened.
 
     Raises:
-        AssertionError: A law does not hold; the notes say what happened.
+        AssertionError: An invariant does not hold; the notes describe the history.
     """
     return seeded_runs.run(MixedHistory, seed, steps).counts
 
 
 if __name__ == "__main__":
-    sys.exit(seeded_runs.main(play, steps=20))
+    sys.exit(seeded_runs.main(run_history, steps=20))

@@ -1,9 +1,9 @@
-"""Jobs of a driver on a cluster, or of a client of Spark Connect: a user's program.
+"""A user's program: the jobs of a driver on a cluster, or of a client of Spark Connect.
 
     python driver.py JOBS.json
 
-Each line that begins with a brace says what happened. It knows of its machine only: of the cluster
-what the file of jobs says, of the store what the environment says.
+Each line that begins with a brace is a message about what happened. The program has access only to
+its machine: the file of jobs describes the cluster, and the environment the store.
 """
 
 import json
@@ -24,11 +24,11 @@ from lance_stream.spark import auto_cdc_sink, cleanup_table, compact_table, lanc
 CHECKPOINTS = Path.cwd() / "checkpoints"
 
 _STARTING = threading.Lock()
-"""Spark gives a Python process ten seconds to start: few at once, for the machine may be busy."""
+"""Held while a query starts: Spark gives its Python process ten seconds, even on a busy machine."""
 
 
-def say(**what: Any) -> None:
-    """Print a line."""
+def print_message(**what: Any) -> None:
+    """Print a message as one line."""
     print(json.dumps(what, default=str), flush=True)
 
 
@@ -66,7 +66,7 @@ def stream(
         done = None
     else:
         make_sink = auto_cdc_sink if "keys" in sink else lance_sink
-        done = make_sink(table, on_commit=tell, **sink)
+        done = make_sink(table, on_commit=report_batch, **sink)
         writer = rows.writeStream.foreachBatch(done)
     checkpoint = str(Path(checkpoints or CHECKPOINTS) / table.replace(":", ""))
     with _STARTING:
@@ -76,32 +76,34 @@ def stream(
     query.awaitTermination()
     if done is not None:
         done.wait_for_compaction(120)
-    say(ended=name, knows_commit=done is not None and done.last_commit is not None)
+    print_message(ended=name, knows_commit=done is not None and done.last_commit is not None)
 
 
 def write(spark: Any, table: str, num_rows: int) -> None:
-    """Give a sink one batch, of rows that no table is read for."""
-    lance_sink(table, on_commit=tell, app_id="rows")(spark.range(num_rows), 0)
+    """Write one batch with a sink, of rows that are not read from a table."""
+    lance_sink(table, on_commit=report_batch, app_id="rows")(spark.range(num_rows), 0)
 
 
-def tell(commit: Any) -> None:
-    """Print what became of a batch; the process that runs foreachBatch calls it."""
-    say(batch=commit.batch_id, version=commit.version, skipped=commit.skipped, table=commit.table)
+def report_batch(commit: Any) -> None:
+    """Print the outcome of a batch; called by the process that runs foreachBatch."""
+    print_message(
+        batch=commit.batch_id, version=commit.version, skipped=commit.skipped, table=commit.table
+    )
 
 
 def feed(spark: Any, name: str, table: str, ranges: list[list[int]]) -> None:
-    """Print the changes of a table: of ranges as a batch, and of all of its history as a stream."""
+    """Print the changes of a table: of ranges as batches, and of its whole history as a stream."""
     changes = {"readChangeFeed": "true"}
     for first, last in ranges:
         limits = {"startingVersion": str(first), "endingVersion": str(last)}
         rows = spark.read.format("lance").options(**changes, **limits).load(table)
-        say(feed=name, first=first, last=last, rows=rows_of(rows))
-    every = spark.readStream.format("lance").options(
+        print_message(feed=name, first=first, last=last, rows=rows_of(rows))
+    reader = spark.readStream.format("lance").options(
         **changes, startingVersion="1", maxVersionsPerTrigger="2"
     )
-    query = every.load(table).writeStream.format("memory").queryName(name)
+    query = reader.load(table).writeStream.format("memory").queryName(name)
     query.trigger(availableNow=True).start().awaitTermination()
-    say(streamed=name, rows=rows_of(spark.table(name)))
+    print_message(streamed=name, rows=rows_of(spark.table(name)))
 
 
 def rows_of(rows: Any) -> list[dict[str, Any]]:
@@ -111,19 +113,19 @@ def rows_of(rows: Any) -> list[dict[str, Any]]:
 
 def compact(spark: Any, table: str, **arguments: Any) -> None:
     """Compact a table."""
-    say(compacted=table, version=compact_table(spark, table, **arguments).version)
+    print_message(compacted=table, version=compact_table(spark, table, **arguments).version)
 
 
 def cleanup(spark: Any, table: str, **arguments: Any) -> None:
-    """Clean a table up."""
+    """Clean up a table."""
     report = cleanup_table(spark, table, **arguments)
-    say(cleaned=table, files=sum(report.num_files.values()))
+    print_message(cleaned=table, files=sum(report.num_files.values()))
 
 
-def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
-    """Print what tasks see of their machine."""
+def inspect_tasks(spark: Any, num_tasks: int, paths: list[str]) -> None:
+    """Print the environment that tasks have on their machines."""
 
-    def seen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def inspect(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import lance_stream
 
         for _ in batches:
@@ -138,8 +140,8 @@ def look(spark: Any, num_tasks: int, paths: list[str]) -> None:
 
     from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
 
-    rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), seen, "view string")  # type: ignore[arg-type]  # a schema may be text
-    say(seen=[json.loads(row.view) for row in rows.collect()])
+    rows = map_in_arrow(spark.range(0, num_tasks, 1, num_tasks), inspect, "view string")  # type: ignore[arg-type]  # a schema may be text
+    print_message(views=[json.loads(row.view) for row in rows.collect()])
 
 
 def share_work(_spark: Any) -> None:
@@ -162,30 +164,30 @@ def share_work(_spark: Any) -> None:
 
 
 def wait_for(_spark: Any, file: str) -> None:
-    """Wait until a file is on this machine."""
+    """Wait until a file exists on this machine."""
     while not Path(file).exists():
         time.sleep(0.1)
 
 
 def read_together(spark: Any, lines: Sequence[Sequence[dict[str, Any]]]) -> None:
-    """Run lines of jobs at once; the jobs of a line, one after another."""
+    """Run several lines of jobs concurrently; the jobs of a line, one after another."""
     with ThreadPoolExecutor(len(lines)) as threads:
         for future in [threads.submit(run, spark, line) for line in lines]:
             future.result()
 
 
 def attempt(spark: Any, job: dict[str, Any]) -> None:
-    """Run a job that fails, and print what its user sees."""
+    """Run a job that fails, and print the error that its user sees."""
     try:
         run(spark, [job])
     except Exception as error:
-        say(error=type(error).__name__, text=str(error))
+        print_message(error=type(error).__name__, text=str(error))
 
 
 KINDS: Mapping[str, Callable[..., None]] = {
     value.__name__: value
     for value in (
-        *(stream, write, feed, compact, cleanup, look),
+        *(stream, write, feed, compact, cleanup, inspect_tasks),
         *(share_work, wait_for, read_together, attempt),
     )
 }
@@ -203,10 +205,10 @@ def main(path: str) -> None:
     program = json.loads(Path(path).read_text())
     spark = session(program.get("remote"), program["conf"])
     register(spark)
-    say(ready=True)
+    print_message(ready=True)
     run(spark, program["jobs"])
     spark.stop()
-    say(done=True)
+    print_message(done=True)
 
 
 if __name__ == "__main__":
