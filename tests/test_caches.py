@@ -82,7 +82,7 @@ def test_values_belong_to_one_object() -> None:
     assert [cache.of(one), cache.of(other), cache.of(one)] == [1, 2, 1]
 
 
-def test_a_value_is_forgotten_with_its_object() -> None:
+def test_values_are_forgotten_with_their_objects() -> None:
     """Readers that follow a table decode a schema per version."""
     cache: IdentityCache[str] = IdentityCache(lambda _: "made")
     survivor = Thing()

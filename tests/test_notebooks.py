@@ -47,7 +47,7 @@ def test_stored_notebooks_have_no_outputs() -> None:
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebooks_are_reached_from_readme_and_site(notebook: Path) -> None:
+def test_readme_and_site_link_to_notebooks(notebook: Path) -> None:
     """A notebook that nothing links to is found by nobody."""
     path = f"examples/notebooks/{notebook.name}"
     assert f"]({path})" in (ROOT / "README.md").read_text()

@@ -49,7 +49,7 @@ def test_the_outermost_deadline_limits_all() -> None:
     assert list(Retrying(policy, clock.environment))[-1] == 30, "the limit has ended"
 
 
-def test_a_deadline_reaches_the_threads_of_requests() -> None:
+def test_deadlines_reach_request_threads() -> None:
     """Requests run as coroutines on a thread of their own."""
     clock = Clock()
     loop = asyncio.new_event_loop()

@@ -57,7 +57,7 @@ def test_costly_tests_have_fewer_quick_cases(
     assert max_quick_cases("tests/a/test_x.py::test_1") == num_cases
 
 
-def test_recorded_costs_are_those_of_existing_tests() -> None:
+def test_recorded_costs_name_existing_tests() -> None:
     """A renamed test counts as new; when a tenth of them does, it is time to record again."""
     contracts = "".join(path.read_text() for path in Path("tests/contracts").glob("*.py"))
     lines = [line.split() for line in RECORDED_COSTS.read_text().splitlines() if line[0] != "#"]
@@ -126,7 +126,7 @@ def test_large_share_of_run_is_too_much(slowness: float) -> None:
     assert too_costly(costs) == ["tests/b/test_y.py::test_1[a]"]
 
 
-def test_cheap_cases_keep_digits_of_their_cost() -> None:
+def test_cheap_cases_keep_cost_digits() -> None:
     """A cost rounded to nothing would let the quick sample run all of many cases."""
     assert recorded({"tests/a.py::t": 0.0041}).endswith("\n0.0041 tests/a.py::t\n")
 

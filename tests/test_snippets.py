@@ -188,7 +188,7 @@ def _code_of(program: str) -> str:
 
 @pytest.mark.spark
 @pytest.mark.essential
-def test_the_first_program_prints_the_readme_output(tmp_path: Path, wheel: Path) -> None:
+def test_first_program_prints_the_readme_output(tmp_path: Path, wheel: Path) -> None:
     """The readings depend on the clock, all else does not."""
     program = blocks_of("README.md")[0]
     (tmp_path / "first.py").write_text(program)

@@ -54,7 +54,7 @@ def test_the_files_benchmark_prints_its_ratios() -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_column_has_valid_values(name: str) -> None:
+def test_column_kinds_have_valid_values(name: str) -> None:
     """Invalid or random data would make runs incomparable."""
     table = KINDS[name].table(1000)
     table.validate(full=True)

@@ -90,7 +90,7 @@ def test_spark_runs_compare_with_their_start() -> None:
 @pytest.mark.oracle
 @pytest.mark.slow
 @pytest.mark.nightly
-def test_the_long_life_benchmark_measures_every_contender(tmp_path: Path) -> None:
+def test_long_life_measures_every_contender(tmp_path: Path) -> None:
     """A contender that silently does nothing would look fast."""
     names = ["ours", "pylance", "ours:2", "pylance:2"]
     sizes = ["--rows", "2000", "--updates", "100", "--inserts", "10"]

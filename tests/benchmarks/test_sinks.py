@@ -41,7 +41,7 @@ def test_upserts_are_nine_tenths_updates(tmp_path: Path) -> None:
         assert np.count_nonzero(ids < 1000) == 180
 
 
-def test_the_first_batch_is_a_warm_up() -> None:
+def test_first_batches_are_warm_ups() -> None:
     """It is counted only if it is the only one."""
     assert warm_median([9.0, 1.0, 3.0, 2.0]) == 2.0
     assert warm_median([9.0]) == 9.0

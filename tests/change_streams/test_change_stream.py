@@ -123,7 +123,7 @@ def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
     assert seen + rest == changes_after(newer, ds.version)
 
 
-def test_a_consumer_begins_at_its_first_start(ds: Dataset) -> None:
+def test_consumers_begin_at_their_first_start(ds: Dataset) -> None:
     """Changes that are committed between the first two runs must not be lost."""
     assert read(ds.follow("service", snapshot=False, wait=False)) == []
     newer = ds.append(rows(60)).append(rows(61))
@@ -194,7 +194,7 @@ def test_restarts_recognize_renamed_columns(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("consumer", ["reader", None])
-def test_columns_keep_their_meaning_from_the_beginning(ds: Dataset, consumer: str | None) -> None:
+def test_columns_keep_their_first_meaning(ds: Dataset, consumer: str | None) -> None:
     """A reader copies the rows itself and follows from there, perhaps before any batch arrives."""
     ds = ds.add_columns({"y": "x + 1"})
     stream = ds.follow(consumer, snapshot=False, wait=False)
@@ -312,7 +312,7 @@ def test_following_imports_no_spark() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_a_canceled_wait_still_records_the_batch(ds: Dataset) -> None:
+def test_canceled_waits_still_record_batches(ds: Dataset) -> None:
     """Recording continues on another thread, and must not record the next batch instead."""
 
     async def read_three() -> None:

@@ -198,7 +198,7 @@ def test_show_costs_few_requests(
 
 
 @pytest.mark.floors
-def test_missing_choices_are_listed_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_choices_share_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Click lists the choices on several lines, which breaks the rule of one
     paragraph per error.
     """

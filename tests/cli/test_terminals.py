@@ -110,7 +110,7 @@ def test_styles_can_be_switched_off(
 
 @pytest.mark.floors
 @pytest.mark.parametrize("words", READING, ids=" ".join)
-def test_hostile_text_does_not_reach_the_terminal(words: list[str], ds: Dataset) -> None:
+def test_hostile_text_never_reaches_terminals(words: list[str], ds: Dataset) -> None:
     """Escape sequences in data could rename the window or type commands for the user."""
     hostile = ds.append(WIDE.slice(0, 2).set_column(1, "city", pa.array([HOSTILE, HOSTILE])))
     screen = on_terminal(*with_uri(hostile, words), width=200)
@@ -177,9 +177,7 @@ def test_terminals_refuse_arrow_streams(ds: Dataset) -> None:
     assert (screen.code, "redirect it" in screen.text) == (2, True)
 
 
-def test_empty_results_are_announced_to_people_only(
-    ds: Dataset, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_people_see_empty_results(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     """A person should see that the command worked, while a script expects no output."""
     assert on_terminal("query", ds.uri, "--where", "id < 0").text == "(no rows)\n"
     assert program.main(["query", ds.uri, "--where", "id < 0"]) == 0

@@ -342,7 +342,7 @@ def test_watch_prints_rates_without_separators(run: Run, ds: Dataset) -> None:
     assert re.search(r"inserted \d{4,}, updated", answer(run, "watch", ds.uri, "--once", "-n", "2"))
 
 
-def test_watch_shows_the_phases_of_a_log(run: Run, ds: Dataset, tmp_path: Path) -> None:
+def test_watch_shows_phases_of_logs(run: Run, ds: Dataset, tmp_path: Path) -> None:
     """Only the sink's log tells which phase of a batch takes long."""
     log = tmp_path / "sink.log"
     entry = {"table": ds.uri, "version": 5, "seconds": {"scan": 0.25, "commit": 1.5}}

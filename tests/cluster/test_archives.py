@@ -45,7 +45,7 @@ def plain_site(
     proxy.clear()
 
 
-def test_workers_import_the_package_from_a_zip(plain_site: Site) -> None:
+def test_workers_import_packages_from_zips(plain_site: Site) -> None:
     """`--py-files` delivers only the package's folder, and its dependencies are installed on the
     workers.
     """
@@ -70,7 +70,7 @@ def test_workers_run_in_an_archived_environment(plain_site: Site) -> None:
         assert view["package"].startswith(f"{view['here']}/environment/lib/")
 
 
-def test_errors_say_that_workers_lack_the_package(plain_site: Site) -> None:
+def test_missing_worker_packages_are_explained(plain_site: Site) -> None:
     """Where this package starts the tasks the error says so; where Spark reads a table, only
     Spark's error appears.
     """

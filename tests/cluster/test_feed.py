@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 RANGES = [[1, 2], [2, 4], [3, 3], [1, 4]]
 
 
-def test_the_feed_is_the_difference_of_snapshots(site: Site) -> None:
+def test_feeds_are_differences_of_snapshots(site: Site) -> None:
     """Executors are killed while the feed is read, and neither a repeated task nor a compaction
     may add or lose a change.
     """

@@ -88,7 +88,7 @@ def test_killed_maintenance_completes_when_repeated(site: Site) -> None:
     assert site.snapshot("kept", after) == snapshots[before]
 
 
-def test_a_cleanup_spares_what_running_writes_need(site: Site) -> None:
+def test_cleanups_spare_files_of_running_writes(site: Site) -> None:
     """Two writers have written their files and wait with the commit while cleanups run, and the
     files that the upsert has read are compacted away and deleted meanwhile.
     """

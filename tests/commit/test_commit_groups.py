@@ -68,7 +68,7 @@ class SharedWatch:
 
 
 @pytest.mark.floors
-def test_a_batch_is_committed_to_all_tables(group: TableGroup) -> None:
+def test_batches_are_committed_to_all_tables(group: TableGroup) -> None:
     """One request has to publish all tables, since a crash between two requests would leave half a
     batch.
     """
@@ -432,7 +432,7 @@ def _as_version_2(data: bytes) -> bytes:
 # --- refusals
 
 
-def test_tables_without_a_manifest_store_are_refused(tmp_path: Path) -> None:
+def test_tables_without_manifest_stores_are_refused(tmp_path: Path) -> None:
     """Versions in separate directories cannot be published by one request."""
     uris = [str(tmp_path / name) for name in ("a", "b")]
     for uri in uris:
@@ -491,7 +491,7 @@ def test_missing_tables_are_not_found(group: TableGroup, tmp_path: Path) -> None
         lance_stream.open_together([group.uris["orders"], str(tmp_path / "nowhere")], group.options)
 
 
-def test_tables_new_in_the_store_are_refused(tmp_path: Path) -> None:
+def test_tables_new_to_stores_are_refused(tmp_path: Path) -> None:
     """Their versions in the directory may belong to any version of the other table."""
     group = in_sqlite(tmp_path)
     lance_stream.create_dataset(group.uris["orders"], SCHEMA)
@@ -502,7 +502,7 @@ def test_tables_new_in_the_store_are_refused(tmp_path: Path) -> None:
     assert group.batches() == [[0], [0]]
 
 
-def test_a_group_refuses_members_in_two_stores(tmp_path: Path) -> None:
+def test_groups_refuse_members_in_two_stores(tmp_path: Path) -> None:
     """The check must also hold where the members open their stores late, or each table would
     commit alone.
     """
@@ -574,7 +574,7 @@ def test_faults_of_dynamodb_are_overcome(
 
 
 @pytest.mark.parametrize("fault", [CutBefore, lambda: Forge(200), lambda: Forge(503)])
-def test_faults_of_snapshots_in_dynamodb_are_overcome(
+def test_dynamodb_snapshots_overcome_faults(
     dynamo: DynamoTable, tmp_path: Path, fault: Callable[[], Any], few_attempts: None
 ) -> None:
     """Readers take one snapshot of all tables, and an empty answer must not look like missing
@@ -602,7 +602,7 @@ def in_dynamodb(table: DynamoTable, folder: Path, endpoint: str) -> TableGroup:
 
 
 @pytest.mark.server("moto")
-def test_too_many_tables_for_dynamodb_are_refused(dynamodb_table: DynamoTable) -> None:
+def test_dynamodb_refuses_too_many_tables(dynamodb_table: DynamoTable) -> None:
     """DynamoDB limits the items of a transaction, and its own error would not name the number of
     tables.
     """

@@ -352,7 +352,7 @@ def test_an_older_replacement_table_is_noticed() -> None:
         commit(log, append(7, 4), environment=make_environment())
 
 
-def test_replacements_at_the_same_version_are_noticed() -> None:
+def test_replacements_at_equal_versions_are_noticed() -> None:
     """The replaced version has the number of the one that the first attempt was planned on."""
     planned_on = create(10).read_latest()
     other = create(3, 4)
@@ -449,7 +449,7 @@ def test_rows_deleted_twice_require_replanning() -> None:
     assert live_ids(log) == [0, 4, 5, 6, 7, 8, 9]
 
 
-def test_deletes_that_leave_no_row_drop_fragments() -> None:
+def test_deletes_of_all_rows_drop_fragments() -> None:
     """Only together do both deletes empty the fragment, and empty fragments
     would remain forever.
     """
@@ -462,7 +462,7 @@ def test_deletes_that_leave_no_row_drop_fragments() -> None:
     assert live_ids(log) == [10, 11, 12, 13, 14]
 
 
-def test_many_united_dead_rows_become_a_bitmap() -> None:
+def test_many_merged_deletions_become_a_bitmap() -> None:
     """A list of offsets for many rows is many times larger than a bitmap."""
     log = create(20_000)
     ours, theirs = delete(log, 1, range(0, 20_000, 4)), delete(log, 1, range(1, 20_000, 4))

@@ -10,7 +10,7 @@ from lance_stream.commit.manifest_stores import dynamodb, postgresql
 from lance_stream.commit.manifest_stores.connection_cache import MAX_CONNECTIONS, ConnectionCache
 
 
-def test_the_connection_used_longest_ago_is_closed() -> None:
+def test_least_recently_used_connection_is_closed() -> None:
     """Closing a connection in frequent use would reconnect with every commit."""
     closed: list[int] = []
     cache: ConnectionCache[str, int] = ConnectionCache(closed.append)

@@ -225,7 +225,7 @@ def test_every_read_finishes_interrupted_commits(writer: Writer, step: int, read
     assert item.path == f"uri of t/{FINAL_4}"
 
 
-def test_an_interrupted_reader_leaves_finishing_to_others(writer: Writer) -> None:
+def test_interrupted_readers_leave_finishing_to_others(writer: Writer) -> None:
     """A reader may die as well, at each of the steps that it completes for the writer."""
     kill_at(writer, 3)
     with pytest.raises(Killed):
@@ -656,7 +656,7 @@ def test_racing_writers_publish_versions_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ["open", "poll", "append"])
-def test_the_requests_of_each_action_are_few(writer: Writer, action: str) -> None:
+def test_actions_send_few_requests(writer: Writer, action: str) -> None:
     """Every request to the manifest store adds latency to each commit and poll."""
     expected: dict[str, tuple[list[str], list[str]]] = {
         "open": (["read_ranges"], ["latest"]),

@@ -76,7 +76,7 @@ def test_recreated_tables_are_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [b"", b"more"])
-def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
+def test_manifests_of_another_length_are_reread(change: bytes) -> None:
     """A manifest that was truncated or extended must be reported instead of being answered from
     memory.
     """
@@ -90,7 +90,7 @@ def test_a_manifest_of_another_length_is_reread(change: bytes) -> None:
     assert [call for call, _ in store.calls] == ["list_files", "read_ranges", "read"]
 
 
-def test_manifests_without_time_or_transaction_are_forgotten(
+def test_manifests_without_unique_parts_are_forgotten(
     memory: ManifestCache,
 ) -> None:
     """Such a manifest looks the same as that of a re-created table."""

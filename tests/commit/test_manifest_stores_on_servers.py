@@ -104,7 +104,7 @@ def test_missing_privileges_name_the_needed_statement(postgresql_url: str) -> No
 
 
 @pytest.mark.floors
-def test_a_wrong_password_is_refused_at_once(postgresql_url: str) -> None:
+def test_wrong_passwords_are_refused_at_once(postgresql_url: str) -> None:
     """Retrying cannot help, and the error must not show the password."""
     wrong = postgresql_url.replace("test-secret-of-postgresql", "test-secret-wrong")
     with pytest.raises(StoreRefusedError, match="password authentication failed") as caught:
@@ -321,7 +321,7 @@ def test_missing_tables_are_refused_by_name(any_dynamodb: DynamoTable) -> None:
         lambda: Forge(400, "ProvisionedThroughputExceededException"),
     ],
 )
-def test_requests_that_did_not_arrive_are_retried(
+def test_undelivered_requests_are_retried(
     any_dynamodb: DynamoTable, fault: Callable[[], Any], few_attempts: None
 ) -> None:
     """Throttling and dropped connections are normal and must not fail a commit."""

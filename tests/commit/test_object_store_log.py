@@ -64,7 +64,7 @@ def test_tables_with_both_schemes_are_refused() -> None:
 HINT = "_versions/latest_version_hint.json"
 
 
-def test_the_hint_is_written_but_not_trusted(tmp_path: Path) -> None:
+def test_hints_are_written_but_not_trusted(tmp_path: Path) -> None:
     """On a local disk the hint may be outdated or damaged."""
     log = create(3, store=open_store(tmp_path / "t"))
     assert log.store.read(HINT) == b'{"version":1}'
@@ -116,7 +116,7 @@ def test_unordered_services_list_all_names() -> None:
     assert store.read(HINT) == b'{"version":%d}' % (3 * FIRST_NAMES)
 
 
-def test_a_failing_hint_does_not_fail_commits(tmp_path: Path) -> None:
+def test_failing_hints_fail_no_commits(tmp_path: Path) -> None:
     """The version is already published when the hint is written."""
     refused = []
 
@@ -142,7 +142,7 @@ def test_other_files_are_ignored() -> None:
     assert log.versions() == [1]
 
 
-def test_opening_costs_a_listing_and_a_read(
+def test_opening_costs_listing_and_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every batch of every stream opens the table."""
@@ -272,7 +272,7 @@ def test_v1_names_are_listed_completely() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 17])
-def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
+def test_mixed_naming_schemes_are_refused(version: int) -> None:
     """A short listing must notice the other scheme as reliably as a long one."""
     store = long_history()
     store.write(manifest_path(version, NamingScheme.V1), manifest_of(version))
@@ -280,7 +280,7 @@ def test_mixed_schemes_among_first_names_are_refused(version: int) -> None:
         ObjectStoreLog(store).latest()
 
 
-def test_looking_for_a_version_costs_one_request() -> None:
+def test_finding_versions_costs_one_request() -> None:
     """A continuous stream polls for the next version all day."""
     store = long_history()
     log = ObjectStoreLog(store)

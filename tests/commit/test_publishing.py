@@ -48,7 +48,7 @@ def test_refusals_are_not_retried() -> None:
     assert not [call for call, _ in store.calls if call == "delete"]
 
 
-def test_a_refused_read_keeps_the_first_refusal() -> None:
+def test_refused_reads_keep_the_first_refusal() -> None:
     """The store also refuses to read the version back, so the refusal to publish is reported."""
     log = create(3)
     store = WatchedStore(log.store)
@@ -72,7 +72,7 @@ def test_refused_but_published_versions_succeed() -> None:
     assert live_ids(log) == list(range(8))
 
 
-def test_a_refusal_after_losing_is_a_loss() -> None:
+def test_refusals_after_losing_are_losses() -> None:
     """Another writer took the version, and the commit is tried again on it."""
     log = create(3)
 
@@ -146,7 +146,7 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
     assert names[1].endswith(done.manifest.transaction_file)
 
 
-def test_a_store_of_taken_names_ends_early() -> None:
+def test_stores_of_taken_names_end_early() -> None:
     """Where every name seems to be taken, the commit ends before it publishes."""
     log = create(3)
     store = WatchedStore(log.store)

@@ -57,7 +57,7 @@ class ManifestStoreContract:
         assert manifests.get(URI, 1) is None
 
     @pytest.mark.floors
-    def test_the_newest_item_has_the_greatest_version(self, manifests: ManifestStore) -> None:
+    def test_newest_items_have_the_greatest_version(self, manifests: ManifestStore) -> None:
         """Numbers that are compared as text would make 9 newer than 10."""
         for version in (9, 10, 2, (1 << 63) - 1, 100):
             assert manifests.put_if_not_exists(URI, item(version))
@@ -148,7 +148,7 @@ class ManifestStoreContract:
         assert manifests.put_all_if_not_exist(ours | {"b": item(9)}) == {"a", "c"}
         assert manifests.latest("b") == item(8)
 
-    def test_one_thread_wins_versions_of_all_tables(self, manifests: ManifestStore) -> None:
+    def test_one_thread_wins_all_tables(self, manifests: ManifestStore) -> None:
         """Each thread names the tables in another order; a database must not wait for itself."""
         tables = [f"{URI}/{number}" for number in "abc"]
         assert manifests.latest(URI) is None
@@ -203,7 +203,7 @@ class ManifestStoreContract:
         assert seen
         assert [request for request in seen if len(set(request)) > 1] == []
 
-    def test_a_pickled_store_is_the_same_store(self, manifests: ManifestStore) -> None:
+    def test_pickled_stores_are_the_same(self, manifests: ManifestStore) -> None:
         """Spark sends stores from the driver to its executors."""
         assert manifests.put_if_not_exists(URI, item(1))
         again = pickle.loads(pickle.dumps(manifests))

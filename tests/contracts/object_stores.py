@@ -288,7 +288,7 @@ class ObjectStoreContract(StoreContract):
         assert self.num_uploads(bucket) == 0
         assert store.list() == []
 
-    def test_failing_parts_raise_and_leave_no_upload(
+    def test_failing_parts_leave_no_upload(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         """A part that is lost silently would make a damaged file."""
@@ -317,7 +317,7 @@ class ObjectStoreContract(StoreContract):
     # Faults
 
     @pytest.mark.each_service
-    def test_a_lost_reply_is_no_lost_race(self, behind: ObjectStore, proxy: FaultProxy) -> None:
+    def test_lost_replies_are_no_lost_races(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         """A retry meets the writer's own object and must recognise it."""
         proxy.add(CutAfter(), kind="put once")
         assert behind.create_once("v/1", b"ours")
@@ -350,7 +350,7 @@ class ObjectStoreContract(StoreContract):
         "fault", [pytest.param(Forge(503), marks=ON_EVERY_SERVICE), CutBefore(), CutAfter()]
     )
     @pytest.mark.parametrize("kind", ["start upload", "part", "complete"])
-    def test_each_request_of_an_upload_is_retried(
+    def test_every_upload_request_is_retried(
         self, behind: ObjectStore, proxy: FaultProxy, kind: str, fault: Any
     ) -> None:
         """An upload has several kinds of requests, each of which can fail."""
@@ -409,7 +409,7 @@ class ObjectStoreContract(StoreContract):
             proxy.add(fault, kind="get")
             assert read() == data
 
-    def test_a_request_that_times_out_is_retried(self, bucket: Bucket, proxy: FaultProxy) -> None:
+    def test_timed_out_requests_are_retried(self, bucket: Bucket, proxy: FaultProxy) -> None:
         """A connection can hang without an error."""
         store = store_at(bucket, proxy.url, request_timeout="400ms")
         store.write("a", b"x")
@@ -418,7 +418,7 @@ class ObjectStoreContract(StoreContract):
         assert store.read("a") == b"x"
         assert 0.3 < time.monotonic() - begin < 4
 
-    def test_a_service_that_returns_is_waited_for(
+    def test_requests_wait_for_returning_services(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         """Spark's tasks depend on it: they are tried once on a local master."""
@@ -499,7 +499,7 @@ class ObjectStoreContract(StoreContract):
         assert store.list_names("v") == ["0"]
         assert store.read("a") == b"before"
 
-    def test_a_forked_child_is_refused_at_once(
+    def test_forked_children_are_refused_at_once(
         self, behind: ObjectStore, proxy: FaultProxy
     ) -> None:
         """The child's requests would wait forever for threads that only its parent has.

@@ -78,7 +78,7 @@ class SharedTables:
         return new_table(f"{uuid.uuid4().hex}/a table")
 
     @pytest.mark.each_service
-    def test_pylance_reads_what_we_wrote_and_compacted(self, table: SharedTable) -> None:
+    def test_pylance_reads_our_compacted_tables(self, table: SharedTable) -> None:
         """The clients of both programs must agree about names and listings."""
         dataset = lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
         for first in range(0, 100, 20):

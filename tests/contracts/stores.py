@@ -85,7 +85,7 @@ class StoreContract:
 
     @pytest.mark.each_service
     @pytest.mark.floors
-    def test_a_files_end_comes_with_its_size(self, store: Store) -> None:
+    def test_ends_of_files_include_sizes(self, store: Store) -> None:
         """The footer and the size are needed together to open a file."""
         store.write("a", DATA)
         for num_bytes in (1, 100, len(DATA), len(DATA) + 9):
@@ -205,7 +205,7 @@ class StoreContract:
         assert all(1.6e9 < file.modified < 1e11 for file in store.list())
 
     @pytest.mark.each_service
-    def test_names_are_a_folders_own_files_sorted(self, store: Store) -> None:
+    def test_folders_list_their_files_sorted(self, store: Store) -> None:
         """The newest version is the first name, and folders are no versions."""
         for path in ("v/10", "v/9", "v/sub/8", "vv/7"):
             store.write(path, b"")
@@ -295,7 +295,7 @@ class StoreContract:
             assert store.read(f"v/{number}") == str(winner).encode() * 5000
 
     @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "data/../../a", "..", "a\0b"])
-    def test_no_path_leads_out_of_the_store(self, store: Store, path: str) -> None:
+    def test_no_path_leaves_the_store(self, store: Store, path: str) -> None:
         """Paths come from manifests that others wrote."""
         for attempt in (
             lambda: store.read(path),
@@ -310,7 +310,7 @@ class StoreContract:
                 attempt()
 
     @pytest.mark.each_service
-    def test_a_pickled_store_is_the_same_store(self, store: Store) -> None:
+    def test_pickled_stores_are_the_same(self, store: Store) -> None:
         """Spark sends stores from the driver to its executors."""
         store.write("a", DATA)
         again = pickle.loads(pickle.dumps(store))

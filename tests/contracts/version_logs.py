@@ -79,7 +79,7 @@ class VersionLogContract:
             with pytest.raises(NotFoundError, match=f"no version {version}: it has 2"):
                 log.read(version)
 
-    def test_a_lost_first_version_cannot_be_republished(self, log: VersionLog) -> None:
+    def test_lost_first_versions_cannot_be_republished(self, log: VersionLog) -> None:
         """The table has lost its first version, and has later ones."""
         self.publish(log, 1, 2)
         for file in log.store.list():
@@ -146,7 +146,7 @@ class VersionLogContract:
         assert location.version == 2
         assert log.has(2)
 
-    def test_versions_after_a_given_one_are_listed(self, log: VersionLog) -> None:
+    def test_versions_after_another_are_listed(self, log: VersionLog) -> None:
         """A feed must not list the whole history at each poll."""
         self.publish(log, *range(1, 8))
         assert log.versions(after=4) == [5, 6, 7]

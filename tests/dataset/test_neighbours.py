@@ -19,7 +19,7 @@ def ds(tmp_path: Path) -> Dataset:
 
 
 @pytest.mark.floors
-def test_arrow_reads_a_table_as_a_stream(ds: Dataset) -> None:
+def test_arrow_reads_tables_as_streams(ds: Dataset) -> None:
     """`__arrow_c_stream__` lets polars, DuckDB and pandas read a dataset without knowing us."""
     assert pa.RecordBatchReader.from_stream(ds).read_all() == ds.to_table()
     assert pa.table(ds).column("id").to_pylist() == [1, 3]

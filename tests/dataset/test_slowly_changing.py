@@ -209,7 +209,7 @@ def test_newly_untracked_columns_keep_values(has_tags: bool) -> None:
     assert history(ds, "tags")[:5] == [*tracked, ("a", "y", 9, None)]
 
 
-def test_columns_of_others_stay_with_their_rows() -> None:
+def test_foreign_columns_stay_with_rows() -> None:
     """A column that the changes lack is not tracked, but separates a late row from stored ones."""
     ds = applied(events((1, "a", 10)))
     ds = ds.add_columns(pa.field("score", pa.int64())).update({"score": "7"})
@@ -269,7 +269,7 @@ def test_sequences_may_have_several_columns() -> None:
     assert names == [("first", None, 5), ("a", 5, 7), ("b", 7, 1), ("c", 1, None)]
 
 
-def test_type_1_compares_with_the_stored_sequence() -> None:
+def test_type_1_compares_stored_sequences() -> None:
     """Without a stored sequence a late event could not be recognised in a later batch."""
     schema = pa.schema([*STORED, ("seq", pa.int64())])
     rules = RULES | {"except_column_list": "deletes"}

@@ -36,7 +36,7 @@ def test_restored_rows_of_any_fragment_count(changed: int) -> None:
 
 
 @pytest.mark.parametrize("max_rows", [1, 4, 6])
-def test_all_changed_rows_are_returned_in_parts(max_rows: int) -> None:
+def test_changed_rows_are_returned_in_parts(max_rows: int) -> None:
     """Restored rows have old versions, which the skipped versions of other rows must not hide in
     the next part.
     """
@@ -53,7 +53,7 @@ def test_all_changed_rows_are_returned_in_parts(max_rows: int) -> None:
     assert sorted(row_ids) == list(range(6))
 
 
-def test_rows_of_processed_versions_are_not_checked_again() -> None:
+def test_processed_versions_are_not_checked_again() -> None:
     """A compaction mixes rows of several versions in a fragment, and computing all of them again
     would repeat the work of months.
     """

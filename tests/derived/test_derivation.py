@@ -252,7 +252,7 @@ def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("num_rows", "is_refused"), [(1, False), (2, True)])
-def test_failures_of_all_rows_blame_the_function(
+def test_failures_of_all_rows_blame_functions(
     tmp_path: Path, num_rows: int, is_refused: bool
 ) -> None:
     """A single failing row may be bad data, but two of two indicate a wrong function."""
@@ -781,7 +781,7 @@ def test_damaged_progress_names_the_remedy(tmp_path: Path) -> None:
     assert lengths.run().num_computed == 0
 
 
-def test_a_new_function_starts_with_everything_pending(tmp_path: Path) -> None:
+def test_new_functions_start_with_everything_pending(tmp_path: Path) -> None:
     """No row has a value of the new function yet, whatever the old one has computed."""
     uri = new_table(tmp_path, (0, 10))
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")

@@ -270,7 +270,7 @@ def test_renamed_columns_keep_their_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_beside", [False, True])
-def test_inputs_that_swap_names_are_read_anew(tmp_path: Path, is_beside: bool) -> None:
+def test_inputs_with_swapped_names_are_reread(tmp_path: Path, is_beside: bool) -> None:
     """The same columns are read as before, but the function gets each under the other's name."""
     uri = str(tmp_path / "t.lance")
     target = str(tmp_path / "d.lance") if is_beside else None

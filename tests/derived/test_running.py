@@ -39,7 +39,7 @@ def rounds(outcomes: Iterable[Outcome]) -> Callable[[int | None], tuple[DerivedC
     ],
     ids=["five failures", "a success in between", "the function"],
 )
-def test_a_query_ends_after_exactly_these_rounds(outcomes: list[Outcome]) -> None:
+def test_queries_end_after_exact_rounds(outcomes: list[Outcome]) -> None:
     """A store that is unavailable for a moment must not end a derivation, one that stays
     unavailable must not go unnoticed, and a faulty function is not called again.
     """
@@ -70,7 +70,7 @@ def test_nobody_waits_for_a_stopped_query() -> None:
     assert time.monotonic() - start < 20
 
 
-def test_a_query_stopped_during_a_wait_is_not_idle() -> None:
+def test_queries_stopped_while_waiting_are_not_idle() -> None:
     """It has computed rows, and has not checked whether there are more."""
     stopping = threading.Event()
 

@@ -55,7 +55,7 @@ def test_portions_are_balanced_within_one_unit(sizes: list[int], tasks: int) -> 
         (50 * LARGE_TASK_BYTES, 50),
     ],
 )
-def test_the_number_of_tasks_follows_the_work(total_bytes: int, tasks: int) -> None:
+def test_number_of_tasks_follows_the_work(total_bytes: int, tasks: int) -> None:
     """A task for little data costs more than it saves, while a few huge tasks leave cores idle."""
     assert number_of_tasks(total_bytes, cores=2) == tasks
 

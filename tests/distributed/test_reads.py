@@ -43,7 +43,7 @@ def read_all(
 
 
 @pytest.mark.parametrize("num_tasks", [None, 1, 2, 5])
-def test_tasks_read_the_rows_of_a_scan(
+def test_tasks_read_the_scanned_rows(
     ds: lance_stream.Dataset, num_tasks: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever fragments are split, no row is lost, doubled or moved."""
@@ -60,7 +60,7 @@ def test_tasks_read_the_rows_of_a_scan(
 
 
 @pytest.mark.parametrize("num_tasks", [1, 4])
-def test_tasks_read_the_rows_of_the_feed(
+def test_tasks_read_the_feed_rows(
     ds: lance_stream.Dataset, num_tasks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes applied in another order give other rows."""
@@ -100,7 +100,7 @@ def test_a_finished_interval_has_no_tasks(ds: lance_stream.Dataset) -> None:
     ("names", "expected"),
     [(["y"], ["y"]), (["part", "id"], ["id", "part"]), ([], ["id"])],
 )
-def test_an_engine_reads_some_of_the_columns(
+def test_engines_read_only_requested_columns(
     ds: lance_stream.Dataset, names: list[str], expected: list[str]
 ) -> None:
     """A query needs few columns, and the rows even if it needs none."""
@@ -135,7 +135,7 @@ def test_a_task_needs_no_manifest(tmp_path: Path) -> None:
         ({"version": 99}, NotFoundError),
     ],
 )
-def test_bad_reads_of_a_version_are_refused(
+def test_invalid_reads_of_versions_are_refused(
     ds: lance_stream.Dataset, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     """A mistake shows where the source is created, not in an engine's worker."""

@@ -25,7 +25,7 @@ def ds(tmp_path: Path) -> lance_stream.Dataset:
     return ds.upsert(rows.slice(90), on="id").delete("id % 9 = 1")
 
 
-def test_tasks_read_the_rows_of_a_scan(
+def test_tasks_read_the_scanned_rows(
     ds: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Daft sees what a scan sees, in several tasks, whichever columns a query needs."""
@@ -41,7 +41,7 @@ def test_tasks_read_the_rows_of_a_scan(
     assert old.to_pylist() == ds.checkout(1).to_table(["id"]).to_pylist()
 
 
-def test_tasks_read_the_rows_of_the_feed(ds: lance_stream.Dataset) -> None:
+def test_tasks_read_the_feed_rows(ds: lance_stream.Dataset) -> None:
     """A version is where a program continues."""
     source = change_source(ds.uri, 0, 2)
     assert source.read().to_pylist() == ds.changes(0, 2).read_all().to_pylist()

@@ -39,7 +39,7 @@ def rows_of(source: Any, **options: Any) -> list[dict[str, Any]]:
     return ray.data.read_datasource(source, **options).take_all()
 
 
-def test_tasks_read_the_rows_of_a_scan(
+def test_tasks_read_the_scanned_rows(
     ds: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray's workers see what a scan sees, in as many tasks as Ray requests."""
@@ -52,7 +52,7 @@ def test_tasks_read_the_rows_of_a_scan(
     assert source.estimate_inmemory_data_size() > 0
 
 
-def test_tasks_read_the_rows_of_the_feed(ds: lance_stream.Dataset) -> None:
+def test_tasks_read_the_feed_rows(ds: lance_stream.Dataset) -> None:
     """A version is where a program continues."""
     source = change_source(ds.uri, 0, 2)
     assert rows_of(source) == ds.changes(0, 2).read_all().to_pylist()

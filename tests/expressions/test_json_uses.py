@@ -200,7 +200,7 @@ def test_conditions_on_incoming_texts_see_texts(ds: Dataset) -> None:
         ds.upsert(stored, "id", delete_when="length(j) = 4")
 
 
-def test_texts_of_expressions_are_stored_as_json(ds: Dataset) -> None:
+def test_expression_texts_are_stored_as_json(ds: Dataset) -> None:
     """As the texts of an append are; what is no JSON changes nothing."""
     ds = ds.add_columns({"name": "'{\"b\": 1}'"}).update({"j": "name"})
     assert ds.to_table()["j"].to_pylist() == ['{"b":1}']

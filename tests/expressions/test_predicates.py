@@ -350,13 +350,13 @@ def test_unsupported_syntax_is_refused_by_name(text: str, named: str) -> None:
         parse_predicate(text, pa.schema([("a", pa.int64())]))
 
 
-def test_syntax_that_would_be_misread_is_refused() -> None:
+def test_ambiguous_syntax_is_refused() -> None:
     """Older versions of the parser take the keyword for a column."""
     with pytest.raises((InvalidInputError, NotFoundError), match=r"(?i)symmetric"):
         parse_predicate("a BETWEEN SYMMETRIC 2 AND 1", pa.schema([("a", pa.int64())]))
 
 
-def test_an_absent_column_lists_the_present_ones() -> None:
+def test_missing_columns_list_the_existing_ones() -> None:
     """The list shows a typing mistake at once, at the top level and in structs."""
     with pytest.raises(NotFoundError, match=r"no column 'b'.*there are: a"):
         parse_predicate("b = 1", pa.schema([("a", pa.int64())]))
@@ -393,7 +393,7 @@ def test_long_lists_are_parsed_in_linear_time() -> None:
 @pytest.mark.parametrize(
     "text", ["1" * 200_000 + "x", "1." + "1" * 200_000 + "x", " " * 200_000 + "#"]
 )
-def test_malformed_texts_are_refused_in_linear_time(text: str) -> None:
+def test_malformed_texts_fail_in_linear_time(text: str) -> None:
     """A regular expression that tries each split of the digits would take minutes."""
     start = process_time()
     with pytest.raises(InvalidInputError, match="unexpected"):

@@ -646,7 +646,7 @@ def test_names_in_another_case_must_be_unambiguous() -> None:
         parse_predicate("s.Other = 1", nested)
 
 
-def test_casts_that_may_fail_are_judged_row_by_row() -> None:
+def test_fallible_casts_are_judged_per_row() -> None:
     """Arrow's cast fails for the whole array, but only the rows that do not fit become null."""
     schema = pa.schema([("t", pa.string())])
     for texts, expected in (

@@ -123,7 +123,7 @@ def check_whole(store: Store, num_batches: int) -> None:
 NUM_CALLS = 7
 
 
-def test_a_micro_batch_makes_the_assumed_calls(tmp_path: Path) -> None:
+def test_micro_batches_make_the_assumed_calls(tmp_path: Path) -> None:
     """The tests below kill the writer at each of these calls, so an additional call would be left
     out.
     """
@@ -133,7 +133,7 @@ def test_a_micro_batch_makes_the_assumed_calls(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_killed_sink_commits_each_batch_once(tmp_path: Path, when: str) -> None:
+def test_killed_sinks_commit_batches_once(tmp_path: Path, when: str) -> None:
     """The sink is killed at each step, and started again."""
     store = LocalStore(str(tmp_path))
     create(3, store=store)
@@ -162,7 +162,7 @@ def test_a_killed_sink_commits_each_batch_once(tmp_path: Path, when: str) -> Non
         ("fsync", 2, True),  # of the folder, after
     ],
 )
-def test_kills_within_the_store_leave_nothing_torn(
+def test_kills_within_stores_tear_nothing(
     tmp_path: Path, name: str, nth: int, landed: bool
 ) -> None:
     """A local write consists of several system calls, and a half-written manifest must never be
@@ -193,7 +193,7 @@ def test_kills_within_the_store_leave_nothing_torn(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("number", range(NUM_CALLS))
-def test_an_error_at_any_call_is_harmless(when: str, number: int) -> None:
+def test_errors_at_any_call_are_harmless(when: str, number: int) -> None:
     """No row is lost and none is duplicated, whichever call fails."""
     store = create(3).store
 
@@ -212,7 +212,7 @@ def test_an_error_at_any_call_is_harmless(when: str, number: int) -> None:
     check_whole(store, 1)
 
 
-def test_a_lost_reply_amid_rivals_is_ours() -> None:
+def test_lost_replies_among_rivals_are_ours() -> None:
     """Another writer commits before the error arrives in place of the reply."""
     log = create(3)
     store = WatchedStore(log.store)
@@ -245,7 +245,7 @@ def test_requests_sent_twice_are_ours() -> None:
     assert live_ids(log) == list(range(8))
 
 
-def test_an_error_after_losing_is_a_loss() -> None:
+def test_errors_after_losing_are_losses() -> None:
     """Another writer has taken the version, so this commit has to be tried again."""
     log = create(3)
     store = WatchedStore(log.store)

@@ -92,7 +92,7 @@ def test_retries_after_any_error_commit_once(mode: str, when: str, copy: Callabl
 
 
 @pytest.mark.quick_cases(one_in=2)
-def test_a_store_that_returns_has_batches_once(mode: str, copy: Callable[[], str]) -> None:
+def test_recovered_stores_have_batches_once(mode: str, copy: Callable[[], str]) -> None:
     """The store goes away at any call and comes back."""
     landed = set()
     for number in range(count_calls(mode, copy())):

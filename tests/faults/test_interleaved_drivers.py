@@ -152,7 +152,7 @@ def test_a_late_zombie_changes_nothing(mode: str, copy: Callable[[], str]) -> No
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) -> None:
+def test_zombies_learn_late_of_their_commit(mode: str, copy: Callable[[], str]) -> None:
     """The zombie stops just after publishing, and its successor continues from there."""
     num_steps = count_steps(copy, mode)
     uri = copy()
@@ -169,7 +169,7 @@ def test_a_zombie_learns_late_of_its_commit(mode: str, copy: Callable[[], str]) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_three_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> None:
+def test_nested_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> None:
     """A cluster manager may start a third driver before the first two are gone."""
     expected = MODES[mode].model(START, batch_for(mode, APP, 0))
     num_steps = count_steps(copy, mode)

@@ -449,7 +449,7 @@ def test_a_failed_batch_may_return_changed(
 
 
 @every_mode_and_store
-def test_only_first_empty_batch_makes_a_version(file_stream: Any, uri: str, mode: str) -> None:
+def test_only_first_empty_batch_commits(file_stream: Any, uri: str, mode: str) -> None:
     """The first batch creates the table, and an empty overwrite of rows is a change as well."""
     sink = sink_into(uri, **ARGUMENTS[mode])
 

@@ -140,7 +140,7 @@ OPERATIONS: dict[str, Operation] = {
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("do", "expected"), OPERATIONS.values(), ids=OPERATIONS)
-def test_each_operation_delivers_its_changes_in_order(
+def test_operations_deliver_changes_in_order(
     ds: Dataset, do: Callable[[Dataset], Dataset], expected: list[Change]
 ) -> None:
     """Batch reads and streams deliver the same changes."""

@@ -74,7 +74,7 @@ def test_change_columns_follow_the_tables_columns(ds: Dataset) -> None:
         ds.changes(0, columns=["nope"])
 
 
-def test_a_deleted_row_keeps_its_row_versions(ds: Dataset) -> None:
+def test_deleted_rows_keep_their_row_versions(ds: Dataset) -> None:
     """A delete also has the values of the row and the time of the commit."""
     (change,) = ds.changes(2, 3).read_all().to_pylist()
     timestamp = change.pop("_commit_timestamp")

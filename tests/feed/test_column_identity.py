@@ -279,7 +279,7 @@ def test_truncated_casts_show_null_before(tmp_path: Path) -> None:
     ]
 
 
-def test_renamed_and_cast_columns_stay_the_same(tmp_path: Path) -> None:
+def test_renamed_and_cast_columns_keep_identity(tmp_path: Path) -> None:
     """One call may change both name and type, and then the id is new as well."""
     uri = uri_of(tmp_path)
     create_table(uri, {"id": 1, "x": 10})
@@ -374,7 +374,7 @@ def test_reused_field_ids_are_not_skipped(
     assert FeedColumns(ds.table, None).ids_in(ds.checkout(5).table) == {ids["id"]: ids["id"]}
 
 
-def test_fields_that_swap_their_names_keep_their_values() -> None:
+def test_fields_with_swapped_names_keep_values() -> None:
     """The type of the struct is the same before and after, so only the ids tell them apart."""
     schema = pa.schema([("s", pa.struct([("a", pa.int8()), ("b", pa.int8())]))])
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)

@@ -93,7 +93,7 @@ def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
     ]
 
 
-def test_restoring_across_an_overwrite_finds_old_columns(uri: str) -> None:
+def test_restores_across_overwrites_find_columns(uri: str) -> None:
     """An overwrite may reuse ids for other columns, and the restore reverts that."""
     ds = lance_stream.open_dataset(uri)
     ds = ds.overwrite(

@@ -159,7 +159,7 @@ def test_cleanups_preserve_the_remaining_feed(steps: Sequence[Step], tagged: int
 
 
 @pytest.mark.parametrize("alternate", [False, True])
-def test_many_restores_cost_one_comparison_per_version(
+def test_restores_cost_one_comparison_per_version(
     alternate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A restore reaches back over earlier ones. Unless each version is compared once, and in
@@ -196,7 +196,7 @@ def test_many_restores_cost_one_comparison_per_version(
 
 
 @pytest.mark.parametrize("column_backfills", [False, True])
-def test_columns_added_in_a_gap_change_no_row(column_backfills: bool) -> None:
+def test_columns_added_in_gaps_change_nothing(column_backfills: bool) -> None:
     """A cleanup has removed the versions that added a column of nulls and moved its rows; without
     them, a comparison of both ends must not report each row that has the column.
     """

@@ -147,7 +147,7 @@ def test_interval_ends_with_a_version() -> None:
     assert table.changes(1, 1).read_all().num_rows == 0
 
 
-def test_ends_of_intervals_are_versions_tags_or_times() -> None:
+def test_intervals_accept_versions_tags_and_times() -> None:
     """`changes` and `follow` begin at the same version, however it is named."""
     ds = table_at(0, 10, 20, 30)
     ds.tags.create("gold", 2)

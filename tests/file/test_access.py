@@ -42,7 +42,7 @@ def short_tail(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape.name in SHAPES_READ], ids=str)
-def test_a_row_costs_at_most_two_rounds(version: FileVersion, shape: Shape) -> None:
+def test_rows_cost_at_most_two_rounds(version: FileVersion, shape: Shape) -> None:
     """Random access is the purpose of the format: one round for positions and one for bytes."""
     counted, too_many = 0, []
     for column in COLUMNS.values():

@@ -79,7 +79,7 @@ def test_each_key_sets_its_option(key: str, value: str, attribute: str, expected
         ("blob", "false"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(key: str, value: str) -> None:
+def test_wrong_values_are_refused_by_name(key: str, value: str) -> None:
     """An ignored value would leave a user with a table that is stored otherwise than requested."""
     field = Field("price", "int64", metadata={PREFIX + key: value.encode()})
     with pytest.raises(InvalidInputError, match=f"'price'.*'{PREFIX}{key}' is '{value}'"):

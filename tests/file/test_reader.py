@@ -48,15 +48,13 @@ def test_a_small_file_takes_one_request(files: Any) -> None:
     assert len(opened.rounds) == 1
 
 
-def test_a_large_file_opens_by_its_tail(files: Any) -> None:
+def test_large_files_open_by_their_tail(files: Any) -> None:
     """Footer and metadata lie at the end, so one request suffices to open."""
     opened = files.written(large_table())
     assert [[span.size_bytes for span in ranges] for ranges in opened.rounds] == [[TAIL_BYTES]]
 
 
-def test_very_wide_files_open_in_three_requests(
-    files: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_files_open_in_three_requests(files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata larger than the tail needs further requests, but not one per column."""
     monkeypatch.setattr(reader_module, "TAIL_BYTES", 1000)
     opened = files.written(pa.table({f"column {n}": [n] for n in range(100)}))
@@ -113,7 +111,7 @@ def test_all_columns_are_read_in_one_round(files: Any) -> None:
     assert len(opened.rounds) == 1
 
 
-def test_taking_a_row_reads_its_bytes_only(files: Any) -> None:
+def test_taking_rows_reads_only_their_bytes(files: Any) -> None:
     """Random access in flat pages needs no more than the row's bytes and offsets."""
     opened = files.written(large_table())
     opened.rounds.clear()
@@ -156,7 +154,7 @@ def test_a_struct_field_is_read_alone(files: Any) -> None:
 
 
 @pytest.mark.floors
-def test_a_missing_struct_field_reads_as_null(files: Any) -> None:
+def test_missing_struct_fields_read_as_null(files: Any) -> None:
     """Files from before a field was added stay valid."""
     opened = files.written(pa.table({"s": [{"a": 1}, {"a": 2}]}))
     (field,) = opened.schema.fields

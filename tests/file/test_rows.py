@@ -58,7 +58,7 @@ def test_predecessors_are_distinct(offsets: list[int]) -> None:
     assert offsets_of(rows_of(offsets).with_predecessors()) == expected
 
 
-def test_an_uncountable_number_of_items_is_corrupt() -> None:
+def test_uncountable_numbers_of_items_are_corrupt() -> None:
     """The product would overflow and address other bytes."""
     with pytest.raises(CorruptDataError, match="more than a file can contain"):
         Rows(0, 2**40).items(2**31)

@@ -64,7 +64,7 @@ def test_pages_have_about_the_requested_size(files: Any, rows_of_batch: int) -> 
     assert len(narrow.pages) == 2
 
 
-def test_a_batch_with_another_schema_is_refused() -> None:
+def test_batches_with_another_schema_are_refused() -> None:
     """Its columns would be stored under types that they do not have."""
     writer = writer_of(pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match="a: int32"):

@@ -32,7 +32,7 @@ def sorted_rows(batch: list[dict[str, Any]]) -> list[list[Any]]:
     return sorted([row[name] for name in COLUMNS] for row in batch)
 
 
-def test_there_is_a_checkpoint_of_each_format() -> None:
+def test_every_format_has_a_checkpoint() -> None:
     """An offset format without a recording could become unreadable unnoticed."""
     assert [path.name for path in RECORDED] == [
         f"format_{name}.tar.xz" for name in ("1", "2", "3", "3_updates", "4")

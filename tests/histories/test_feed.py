@@ -39,7 +39,7 @@ def test_rewritten_columns_are_changes() -> None:
     assert not any(name.startswith("unfit") for name in outcome.counts), outcome.counts
 
 
-def test_a_feed_that_trusts_row_versions_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feeds_trusting_row_versions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks prove something only if they notice the mistake that they exclude."""
 
     def stamped_only(_: Any, unstamped: np.ndarray, stamped: np.ndarray, *__: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from tests.histories.steps import step
 CONDITIONS = [f"{KEY} >= 1 AND {KEY} < 3", f"{KEY} IN (0, 3)", f"NOT ({KEY} < 2)"]
 
 
-def test_indices_serve_filters_of_an_indexed_column() -> None:
+def test_indices_serve_filters_of_indexed_columns() -> None:
     """Otherwise the check of filters would compare scans with scans."""
     outcome = replay(
         [

@@ -14,7 +14,7 @@ STEPS = 40
 
 @pytest.mark.essential(cases=len(SEEDS))
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lives_of_all_features_agree_with_their_model(seed: int) -> None:
+def test_lives_agree_with_their_model(seed: int) -> None:
     """The seeds are fixed, so that a change fails by itself; `make soak` plays new ones."""
     for number in range(LIVES):
         outcome = make_life(seed * 1000 + number, STEPS)

@@ -86,7 +86,7 @@ def test_two_seeds_have_nothing_in_common() -> None:
 ENDS = [b"", b"\0", b"\0\0", b"\1", b"\1\0", b"\0\1"]
 
 
-def test_keys_of_different_lengths_have_different_words() -> None:
+def test_different_lengths_have_different_words() -> None:
     """A key's length must not cancel out with its bytes, whatever the seeds are."""
     starts = [b"", b"a", b"b", b"c", b"ab", b"bb", b"bc", b"abcd", b"bbcd", b"1234567", b"0234567"]
     starts += [b"abcdefgh", b"bbcdefgh", b"abcdefghi", b"bbcdefghi", b"ibcdefghabcdefgh"]

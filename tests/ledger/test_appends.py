@@ -91,7 +91,7 @@ def write(table: TableVersion, *ids: int) -> list:
     return write_fragments(rows(*ids).to_batches(), write_target(table))
 
 
-def test_duplicate_files_of_a_batch_are_deleted(tmp_path: Path) -> None:
+def test_duplicate_batch_files_are_deleted(tmp_path: Path) -> None:
     """The second driver sees the first one's commit only when it commits itself."""
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     ours, theirs = write(table, 1), write(table, 1)
@@ -145,7 +145,7 @@ BETWEEN: dict[str, Callable[[TableVersion], object]] = {
 
 
 @pytest.mark.parametrize("between", list(BETWEEN))
-def test_concurrent_changes_do_not_stop_a_batch(table: TableVersion, between: str) -> None:
+def test_concurrent_changes_stop_no_batch(table: TableVersion, between: str) -> None:
     """Other writers change the table between plan and commit, and neither the rows nor the entry
     may be lost.
     """
@@ -309,7 +309,7 @@ def test_our_restores_need_no_history(table: TableVersion) -> None:
     assert ids_of(table) == [1, 3]
 
 
-def test_new_streams_read_only_the_newest_version(table: TableVersion) -> None:
+def test_new_streams_read_one_version(table: TableVersion) -> None:
     """Searching a long history would delay the first batch of each new stream."""
     for number in range(5):
         append(table, rows(number))
@@ -353,7 +353,7 @@ def test_foreign_restores_are_found_far_back(table: TableVersion) -> None:
     assert 1 not in ids_of(table)
 
 
-def test_batches_are_searched_from_their_first_attempt(table: TableVersion) -> None:
+def test_batches_are_searched_from_first_attempts(table: TableVersion) -> None:
     """A batch that was planned again, after another program's restore had removed it, has two
     transaction files; the search begins at the older one.
     """

@@ -61,7 +61,7 @@ WAYS: dict[str, Take] = {"append": by_append, "overwrite": by_overwrite, "upsert
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_first_version_has_rows_and_ledger(uri: str, way: str) -> None:
+def test_first_versions_have_rows_and_ledger(uri: str, way: str) -> None:
     """An empty first version would let a crash leave a table whose first batch is missing."""
     planned = plan_table(uri, SCHEMA, config={"a": "b"}, primary_key=["id"], file_version="2.1")
     assert planned.store.list() == []

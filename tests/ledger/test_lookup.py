@@ -29,7 +29,7 @@ def table() -> TableVersion:
 
 
 @pytest.mark.parametrize("query_id", ["query-1", ""])
-def test_entries_cover_their_batch_and_earlier_ones(query_id: str) -> None:
+def test_entries_cover_earlier_batches(query_id: str) -> None:
     """Batch ids ascend within a stream, and some may be skipped."""
     covered = [
         has_batch_id(CONFIG, MicroBatch("app", number, query_id), URI) for number in (0, 41, 42)
@@ -39,7 +39,7 @@ def test_entries_cover_their_batch_and_earlier_ones(query_id: str) -> None:
 
 
 @pytest.mark.parametrize("batch_id", [0, 41])
-def test_other_queries_old_batches_name_the_remedy(batch_id: int) -> None:
+def test_batches_of_other_queries_name_remedies(batch_id: int) -> None:
     """A new checkpoint starts over at batch 0."""
     with pytest.raises(InvalidInputError) as caught:
         has_batch_id(CONFIG, MicroBatch("app", batch_id, "query-2"), URI)

@@ -150,7 +150,7 @@ def test_unknown_batches_are_an_error(table: TableVersion) -> None:
     [(1, [1], True), (1, [1, 2], True), (10, [10, 11], True), (10, [10, 11], False)],
 )
 @pytest.mark.parametrize("names", [(QUERY, "mine"), ("mine", QUERY)])
-def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
+def test_new_app_ids_duplicate_nothing(
     table: TableVersion, names: tuple[str, str], number: int, ids: list[int], is_cleaned_up: bool
 ) -> None:
     """The batches are found under the query's former name; none is written twice."""

@@ -280,7 +280,7 @@ def test_values_outside_a_slice_do_not_count(item: pa.DataType) -> None:
     assert digest_of_column(items.slice(1)) == digest_of_column([[], [], None], pa.list_(item))
 
 
-def test_batches_are_digested_while_they_are_read() -> None:
+def test_batches_are_digested_while_read() -> None:
     """Reading the rows twice would double the cost of a batch, and they must pass through
     unchanged.
     """

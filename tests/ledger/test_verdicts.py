@@ -24,7 +24,7 @@ ENTRY = LedgerEntry(3, "query", 9, 2, ROWS.text, "rules")
 MATCH = Match(Standing.NEWEST, "app", ENTRY, ENTRY, (ENTRY,))
 
 
-def test_every_standing_and_contents_has_a_verdict() -> None:
+def test_every_combination_has_a_verdict() -> None:
     """A missing case would end in a KeyError in the middle of a stream."""
     assert set(VERDICTS) == set(Standing)
     assert all(set(line) == set(Contents) for line in VERDICTS.values())

@@ -98,7 +98,7 @@ def otel(reader: InMemoryMetricReader) -> OpenTelemetryMetrics:
     return OpenTelemetryMetrics(meter, max_age_seconds=0)
 
 
-def test_names_follow_the_conventions_of_both_systems() -> None:
+def test_names_follow_both_systems_conventions() -> None:
     """Prometheus and OpenTelemetry have rules for names and units, which dashboards depend on."""
     assert len(ALL) == len({entry.name for entry in ALL}) > 20
     for value in ALL:
@@ -169,7 +169,7 @@ def test_both_systems_get_equal_metrics(
         assert (opentelemetry.name_of(metric) in theirs) == has_value, metric
 
 
-def test_second_metrics_in_a_registry_are_explained() -> None:
+def test_duplicate_metrics_are_explained() -> None:
     """Running a cell of a notebook again registers the same metrics twice."""
     registry = CollectorRegistry()
     PrometheusMetrics(registry)

@@ -106,7 +106,7 @@ def test_unknown_numbers_are_not_zero() -> None:
     assert trace(page, "changes", "unknown")["at"] == [len(deleted) - 1]
 
 
-def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
+def test_batch_durations_are_shown_by_phase(ds: Dataset) -> None:
     """Commits of other tables and skipped batches must not appear in this table's figure."""
     commits = [
         SinkCommit(1, "a", version=2, seconds={"write": 0.5, "commit": 0.25}),
@@ -121,7 +121,7 @@ def test_durations_of_batches_are_shown_by_phase(ds: Dataset) -> None:
         ds.report(commits=[3])
 
 
-def test_lines_of_the_sinks_log_are_read(tmp_path: Path) -> None:
+def test_sink_log_lines_are_read(tmp_path: Path) -> None:
     """Real logs have prefixes, other lines, other tables and truncated entries."""
     entry = {"table": str(tmp_path / "t"), "version": 3, "seconds": {"write": 0.5}}
     lines = [
@@ -144,7 +144,7 @@ def test_impossible_durations_are_left_out(ds: Dataset, seconds: str) -> None:
     assert ds.report(commits=commits).html
 
 
-def test_text_of_the_table_cannot_become_markup(ds: Dataset) -> None:
+def test_table_texts_cannot_become_markup(ds: Dataset) -> None:
     """Names of tables and columns are untrusted, and a report is opened from disk."""
     parts = Parts(hostile(ds).html)
     assert [tag for tag, _ in parts.tags].count("script") == 3
@@ -275,9 +275,7 @@ def test_the_command_writes_the_page(ds: Dataset, tmp_path: Path, capsys: Any) -
     assert named.exists()
 
 
-def test_without_plotly_the_error_names_the_extra(
-    ds: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_plotly_names_the_extra(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """plotly is optional, and an ImportError would not tell which extra to install."""
     monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
     with pytest.raises(InvalidInputError, match=r"pip install 'lance-stream\[report\]'"):

@@ -75,9 +75,7 @@ def color_of(browser: Any, selector: str, name: str) -> str:
     return color
 
 
-def test_figures_are_drawn_without_errors_or_requests(
-    browser: Any, ds: Dataset, tmp_path: Path
-) -> None:
+def test_figures_draw_without_errors_or_requests(browser: Any, ds: Dataset, tmp_path: Path) -> None:
     """Only a browser shows whether the script runs under the page's policy, and whether it loads
     anything.
     """
@@ -92,7 +90,7 @@ def test_figures_are_drawn_without_errors_or_requests(
     assert browser.execute_script(bars) >= ds.version
 
 
-def test_hovering_tells_the_values_of_a_version(browser: Any, ds: Dataset, tmp_path: Path) -> None:
+def test_hovering_shows_values_of_versions(browser: Any, ds: Dataset, tmp_path: Path) -> None:
     """Exact numbers are only visible on hovering."""
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.by import By

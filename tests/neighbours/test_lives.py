@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.recipes, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.mark.parametrize("first", [2000, 2003])
-def test_lives_with_lancedb_agree_with_their_model(first: int) -> None:
+def test_lancedb_lives_agree_with_model(first: int) -> None:
     """LanceDB writes, reads and has views of tables beside all other features."""
     need("lancedb")
     counts: Counter[str] = Counter()

@@ -25,7 +25,7 @@ pytestmark = [
 
 
 @pytest.mark.usefixtures("spark_for_kafka")
-def test_nothing_is_lost_when_each_part_is_killed(tmp_path: Path) -> None:
+def test_killed_parts_lose_nothing(tmp_path: Path) -> None:
     """The example is what readers build upon, and its promise holds only for all parts together."""
     need("kafka")
     state = tmp_path / "state"

@@ -49,7 +49,7 @@ def test_the_same_versions_are_left(tmp_path: Path, config: dict[str, str]) -> N
         assert versions(ours) == versions(theirs)
 
 
-def test_two_programs_share_an_auto_cleaned_table(tmp_path: Path) -> None:
+def test_two_programs_share_auto_cleanup(tmp_path: Path) -> None:
     """Neither removes a file that the other's version needs."""
     uri = str(tmp_path / "table")
     lance.write_dataset(ROWS, uri).update_config({INTERVAL: "2", OLDER_THAN: "0s"})

@@ -72,7 +72,7 @@ def test_branches_open_by_name_folder_or_tag(uri: str) -> None:
         )
 
 
-def test_branches_are_listed_from_each_of_them(uri: str) -> None:
+def test_branches_are_listed_from_every_branch(uri: str) -> None:
     """The list belongs to the table, not to the branch from which it is asked for."""
     theirs = lance.dataset(uri).branches.list()
     for version in (None, ("dev", None), ("dev/deep", None)):
@@ -99,7 +99,7 @@ def test_branches_are_listed_from_each_of_them(uri: str) -> None:
         ((3, 1), InvalidInputError, "must be a string, not 3"),
     ],
 )
-def test_a_missing_branch_or_version_is_reported(
+def test_missing_branches_and_versions_are_reported(
     uri: str, version: object, error: type[Exception], match: str
 ) -> None:
     """A typing mistake must not open the main branch instead."""
@@ -140,7 +140,7 @@ def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
     assert "ours" not in theirs.tags.list()
 
 
-def test_a_branch_is_followed_from_its_start(uri: str) -> None:
+def test_branches_are_followed_from_their_start(uri: str) -> None:
     """Versions before the start belong to the parent, and consumers are kept per branch."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).delete("id = 3")
     changes = dev.changes(2, columns=["id"]).read_all()
@@ -156,7 +156,7 @@ def test_a_branch_is_followed_from_its_start(uri: str) -> None:
     assert open_dataset(f"{uri}/tree/dev").cleanup(retain_versions=1).versions == (2,)
 
 
-def test_a_consumer_stored_in_its_branch_continues(uri: str) -> None:
+def test_consumers_stored_in_branches_continue(uri: str) -> None:
     """An early release kept the consumers of a branch in the branch's own directory."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11)).append(rows(12))
     early = Refs(dev.table.log)
@@ -171,7 +171,7 @@ def test_a_consumer_stored_in_its_branch_continues(uri: str) -> None:
     assert dev.cleanup(retain_versions=1).versions == (2,)  # version 3 is held by dev/deep
 
 
-def test_cleanup_keeps_what_branches_and_tags_need(uri: str) -> None:
+def test_cleanup_keeps_branches_and_tags(uri: str) -> None:
     """A branch reads files of its parent, which must outlive the parent's versions."""
     dev = open_dataset(f"{uri}/tree/dev").append(rows(11))
     lance.dataset(uri).tags.create("held", ("dev", 4))
@@ -189,7 +189,7 @@ def test_cleanup_keeps_what_branches_and_tags_need(uri: str) -> None:
     assert of_both(uri, "dev/deep") == [1, 2, 3, 10, 100]
 
 
-def test_a_branch_being_created_keeps_its_files(uri: str) -> None:
+def test_branches_being_created_keep_files(uri: str) -> None:
     """The reference writes the branch's first version before its file below `_refs`."""
     lance.dataset(uri).create_branch("young", 1)
     Path(uri, "_refs/branches/young.json").unlink()
@@ -264,7 +264,7 @@ def test_our_tag_names_can_match_pylances_length(uri: str) -> None:
     assert sorted(lance.dataset(uri).tags.list()) == [longest, "b" * 248]
 
 
-def test_workers_read_branches_opened_by_relative_path(
+def test_workers_read_branches_by_relative_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference notes the relative path, but workers start in another directory."""
@@ -325,7 +325,7 @@ def test_the_command_line_shows_branches(uri: str, capsys: pytest.CaptureFixture
     assert "_refs/tags/stray.json" in output
 
 
-def test_a_folder_named_tree_holds_a_table(tmp_path: Path) -> None:
+def test_folders_named_tree_hold_tables(tmp_path: Path) -> None:
     """Only the path looks like a branch's: `tree/dev` is a table of its own."""
     ds = lance_stream.create_dataset(tmp_path / "tree/dev", rows().schema).append(rows(1))
     ds.tags.create("gold", 2)
@@ -347,7 +347,7 @@ def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
     assert sorted(value.as_py() for value in keys) == [1, 2, 3, 10]
 
 
-def test_a_stream_and_its_consumer_follow_branches(uri: str) -> None:
+def test_streams_and_consumers_follow_branches(uri: str) -> None:
     """A stream that opens a branch must never deliver rows of the main branch."""
     from lance_stream.spark.versions import HAS_READ_LIMITS
     from tests.spark.feed.query_runs import Query

@@ -139,7 +139,7 @@ def test_pylance_continues_our_column_changes(tmp_path: Path) -> None:
     }
 
 
-def test_stale_pylance_writers_rebase_on_column_changes(tmp_path: Path) -> None:
+def test_pylance_rebases_on_column_changes(tmp_path: Path) -> None:
     """A delete follows a dropped column, and is planned again when a column got values."""
     twins = twins_of(tmp_path)
     stale = lance.dataset(twins.ours)
@@ -164,7 +164,7 @@ def test_updates_leave_no_file_of_dropped_columns(tmp_path: Path) -> None:
     assert lance.dataset(uri).to_table().to_pydict() == {"id": [11, 12], "double": [2, 4]}
 
 
-def test_rebased_updates_bring_no_dropped_column_back(tmp_path: Path) -> None:
+def test_rebased_updates_restore_no_dropped_columns(tmp_path: Path) -> None:
     """pylance drops a column, with its file, after the update has been planned."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [3, 4]}))

@@ -27,7 +27,7 @@ def clone(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("ours", ["delete", "update", "upsert"])
 @pytest.mark.parametrize("their_writer", ["lance_stream", "pylance"])
-def test_races_on_a_clone_are_planned_again(
+def test_races_on_clones_are_replanned(
     clone: str, ours: str, their_writer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Conflicts depend on deletion files, which lie in another table's folder."""

@@ -186,7 +186,7 @@ def check_ids(log: ObjectStoreLog, uri: str) -> bool:
     return log.read_latest().next_row_id > max(ours)
 
 
-def test_stale_pylance_writers_rebase_on_our_commits(log: ObjectStoreLog, uri: str) -> None:
+def test_pylance_rebases_on_our_commits(log: ObjectStoreLog, uri: str) -> None:
     """pylance decides by the transactions that we wrote."""
     stale = {name: lance.dataset(uri) for name in ("append", "delete", "config")}
     appended = lance.LanceOperation.Append(write_fragments(rows(70), uri, schema=SCHEMA))
@@ -228,7 +228,7 @@ def test_pylance_continues_a_table_we_created(tmp_path: Path) -> None:
     assert check_ids(log, uri)
 
 
-def test_pylance_reads_the_transactions_that_we_wrote(log: ObjectStoreLog, uri: str) -> None:
+def test_pylance_reads_our_transactions(log: ObjectStoreLog, uri: str) -> None:
     """Other writers resolve conflicts and deduplicate batches by what they find there."""
     planned = replace(OURS["append"](log, uri), properties={"lance_stream.batch": "7"})
     commit_to(log, planned)
@@ -260,7 +260,7 @@ def test_row_versions_are_what_pylance_gives(log: ObjectStoreLog, uri: str) -> N
     assert [row["id"] for row in inserted.read_all().to_pylist()] == [50, 51]
 
 
-def test_a_rebased_delete_states_what_it_did(log: ObjectStoreLog, uri: str) -> None:
+def test_rebased_deletes_state_their_rows(log: ObjectStoreLog, uri: str) -> None:
     """Later writers check against the transaction, which must name the united deletion file."""
     planned = delete(log, 1, [1])
     THEIRS["delete 2"](uri)

@@ -82,7 +82,7 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int) -> None:
+def test_queries_hold_after_rebased_compactions(tmp_path: Path, seed: int) -> None:
     """Coverage must fit the fragments that the rebase leaves."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")
@@ -96,7 +96,7 @@ def test_index_queries_hold_after_a_rebased_compaction(tmp_path: Path, seed: int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_queries_by_index_find_what_scans_find(tmp_path: Path, seed: int) -> None:
+def test_index_queries_find_scanned_rows(tmp_path: Path, seed: int) -> None:
     """An index that does not follow the moved rows would lose matches."""
     dice = random.Random(seed)
     uri = str(tmp_path / "t")

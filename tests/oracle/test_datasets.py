@@ -117,7 +117,7 @@ def uri(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
-def test_pylance_reads_our_table_and_its_history(uri: str, file_version: str) -> None:
+def test_pylance_reads_our_whole_history(uri: str, file_version: str) -> None:
     """Every operation leaves a version that pylance must read alike."""
     ours_of_every_kind(uri, file_version)
     agree(uri)
@@ -158,9 +158,7 @@ ON_TOP: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("operation", list(ON_TOP))
 @pytest.mark.parametrize("file_version", [pytest.param("2.0", marks=pytest.mark.slow), "2.2"])
-def test_changes_by_pylance_are_read_and_followed(
-    uri: str, file_version: str, operation: str
-) -> None:
+def test_changes_by_pylance_are_followed(uri: str, file_version: str, operation: str) -> None:
     """Each of pylance's operations leaves other manifests, on which we read, follow and write."""
     before = ours_of_every_kind(uri, file_version)
     ON_TOP[operation](lance.dataset(uri))
@@ -173,7 +171,7 @@ def test_changes_by_pylance_are_read_and_followed(
         agree(uri)
 
 
-def test_columns_added_by_pylance_read_null_before(uri: str) -> None:
+def test_columns_added_by_pylance_read_null(uri: str) -> None:
     """Older versions do not have the column, and the feed must not read later values."""
     ds = ours_of_every_kind(uri, "2.2")
     lance.dataset(uri).add_columns(pa.schema([("n", pa.int32())]))
@@ -225,7 +223,7 @@ def test_long_pylance_histories_read_alike(uri: str, file_version: str) -> None:
     agree(uri)
 
 
-def test_a_restore_gives_deletes_inserts_and_updates(uri: str) -> None:
+def test_restores_delete_insert_and_update(uri: str) -> None:
     """Pylance's own delta does not contain what a restore reverts."""
     pylance_table(uri, "2.2")
     lance.dataset(uri).delete("id = 3")
@@ -309,7 +307,7 @@ def test_take_returns_what_pylance_takes(uri: str, file_version: str) -> None:
 
 
 @pytest.mark.parametrize("file_version", FILE_VERSIONS)
-def test_five_thousand_dead_rows_become_a_bitmap(uri: str, file_version: str) -> None:
+def test_many_deleted_rows_become_a_bitmap(uri: str, file_version: str) -> None:
     """The form of deletion files changes with their size, in both programs."""
     schema = pa.schema([("id", pa.int64())])
     ds = lance_stream.create_dataset(uri, schema, file_version=file_version)

@@ -83,7 +83,7 @@ MAKERS: dict[str, Callable[[str, pa.Table], Dataset]] = {
 @pytest.mark.parametrize("how", MAKERS)
 @pytest.mark.parametrize("declaration", DECLARATIONS)
 @pytest.mark.parametrize("file_version", ["2.1", "2.2"])
-def test_declarations_are_stored_as_pylance_stores_them(
+def test_declarations_are_stored_as_pylance_does(
     tmp_path: Path, declaration: str, how: str, file_version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers get their units, keys and types back, whichever way the rows came in."""
@@ -186,7 +186,7 @@ def test_extension_items_of_vectors_are_refused(tmp_path: Path) -> None:
     assert ds.append(rows).to_table().column("x").to_pylist() == expected * 2
 
 
-def test_keys_of_metadata_have_to_be_text(tmp_path: Path) -> None:
+def test_metadata_keys_must_be_text(tmp_path: Path) -> None:
     """The format stores text; Arrow has bytes."""
     rows = pa.table({"id": [1]}).replace_schema_metadata({b"\xff": b"x"})
     with pytest.raises(InvalidInputError, match="a metadata key is not UTF-8"):
@@ -213,7 +213,7 @@ def test_changed_declarations_keep_field_ids(tmp_path: Path) -> None:
     assert changes.column("_change_type").to_pylist() == ["insert", "delete", "insert"]
 
 
-def test_another_primary_key_replaces_the_old_one(tmp_path: Path) -> None:
+def test_new_primary_keys_replace_old_ones(tmp_path: Path) -> None:
     """Two keys at once would be one key of two columns."""
     rows = DECLARATIONS["primary key"]
     old = rows.schema.set(0, pa.field("id", pa.int64(), False, {KEY: "true"}))
@@ -223,7 +223,7 @@ def test_another_primary_key_replaces_the_old_one(tmp_path: Path) -> None:
     assert keys == ["x"]
 
 
-def test_blob_columns_are_made_by_an_overwrite(tmp_path: Path) -> None:
+def test_overwrites_can_make_blob_columns(tmp_path: Path) -> None:
     """The mark decides how bytes are stored, so the versions before keep theirs."""
     rows = DECLARATIONS["blob"]
     ds = lance_stream.create_dataset(str(tmp_path / "t"), bare(rows.schema))

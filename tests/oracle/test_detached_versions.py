@@ -117,7 +117,7 @@ REFUSED: dict[str, Callable[[Dataset], Any]] = {
 }
 
 
-def test_every_member_of_a_dataset_is_tried() -> None:
+def test_every_dataset_member_is_tried() -> None:
     """A new verb has to say whether it works on a detached version."""
     tried = {name.partition(",")[0] for name in (*READS, *REFUSED)}
     members = {name for name in vars(Dataset) if not name.startswith("_")}
@@ -154,7 +154,7 @@ def test_nothing_is_written_to_detached_versions(table: DetachedTable, member: s
         lambda table: table.main.changes(table.version),
     ],
 )
-def test_detached_versions_do_not_enter_a_history(
+def test_detached_versions_enter_no_history(
     table: DetachedTable, use: Callable[[DetachedTable], Any]
 ) -> None:
     """Their row ids may be those of other rows that were committed meanwhile."""

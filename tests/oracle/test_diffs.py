@@ -145,7 +145,7 @@ def check_version(log: ObjectStoreLog, uri: str, version: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_diff_is_the_difference_of_rows(tmp_path: Path, seed: int) -> None:
+def test_diffs_are_differences_of_rows(tmp_path: Path, seed: int) -> None:
     """The rows that pylance shows in both versions are the judge."""
     history = History(str(tmp_path / "t"), seed)
     for _ in range(9):

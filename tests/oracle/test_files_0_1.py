@@ -288,7 +288,7 @@ def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None
     assert ours(tmp_path / "t").count_rows() == 0
 
 
-def test_empty_strings_that_mean_null_are_refused(tmp_path: Path) -> None:
+def test_empty_strings_for_nulls_are_refused(tmp_path: Path) -> None:
     """In version 0.1 an empty string reads as null, unless the column declares no nulls."""
     table = pa.table({"s": ["a", ""]})
     ds = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")

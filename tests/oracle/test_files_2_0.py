@@ -255,7 +255,7 @@ def test_pylance_reads_sliced_batches_and_pages(tmp_path: Path, max_page_bytes: 
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_a_million_rows_in_pages_read_alike(tmp_path: Path) -> None:
+def test_a_million_rows_read_alike(tmp_path: Path) -> None:
     """Only large columns have several pages of the usual size."""
     random = np.random.default_rng(5)
     count = 1_000_000

@@ -402,7 +402,7 @@ def test_both_read_empty_files(tmp_path: Path) -> None:
         assert LanceFileReader(str(tmp_path / "ours.lance")).num_rows() == 0
 
 
-def test_the_shapes_make_pylance_choose_every_layout(tmp_path: Path) -> None:
+def test_shapes_cover_every_pylance_layout(tmp_path: Path) -> None:
     """A layout that never occurs would be untested in all of these comparisons."""
     layouts = set()
     for rate in (0, 1):

@@ -172,7 +172,7 @@ def test_pylance_reads_each_codec(tmp_path: Path, case: str) -> None:
     ],
     ids=str,
 )
-def test_pylances_files_with_codec_metadata_are_read(
+def test_pylance_files_with_codecs_are_read(
     tmp_path: Path, metadata: dict[str, str], version: FileVersion
 ) -> None:
     """A column's metadata makes pylance choose codecs that it does not use by default."""

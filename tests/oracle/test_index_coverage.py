@@ -103,7 +103,7 @@ def test_each_index_is_described(uri: str) -> None:
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("kind", VECTOR)
-def test_kinds_of_vector_indices_are_told_apart(tmp_path: Path, kind: str) -> None:
+def test_vector_index_kinds_are_distinguished(tmp_path: Path, kind: str) -> None:
     """All vector indices have one stored type, and only fields of its details tell the kind."""
     uri = str(tmp_path / "t")
     lance.write_dataset(rows(0, 300), uri)
@@ -112,7 +112,7 @@ def test_kinds_of_vector_indices_are_told_apart(tmp_path: Path, kind: str) -> No
     assert by_name(uri)["v_idx"].kind == kind == lance.dataset(uri).describe_indices()[0].index_type
 
 
-def test_indices_of_unknown_coverage_have_no_numbers(uri: str) -> None:
+def test_unknown_coverage_has_no_numbers(uri: str) -> None:
     """A guess would report rows as covered that no index holds."""
     table = lance_stream.open_dataset(uri).table
     section = decode_index_section(table.manifest.index_section or b"")

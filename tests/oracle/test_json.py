@@ -73,7 +73,7 @@ def stored(ds: Dataset) -> pa.Table:
 
 
 @pytest.mark.parametrize("file_version", ["0.1", *VERSIONS])
-def test_files_and_texts_are_those_of_pylance(tmp_path: Path, file_version: str) -> None:
+def test_files_and_texts_equal_pylances(tmp_path: Path, file_version: str) -> None:
     """Random JSON, written by each and read by both; the schemas are equal, too."""
     texts = random_texts(int(file_version[-1]), 1500)
     table = pa.table({"id": range(len(texts)), "j": pa.array(texts, pa.json_())})

@@ -190,7 +190,7 @@ def test_items_of_both_are_alike(table: SharedTable, dynamodb_table: DynamoTable
 
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.parametrize("name", ["t.lance", "d/tüte.lance", "d/100%.lance", "a%20b", "x+y", "a~b"])
-def test_both_use_one_key_for_a_table(
+def test_both_use_equal_table_keys(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, name: str
 ) -> None:
     """Two spellings of one URI would be two tables in DynamoDB."""
@@ -248,7 +248,7 @@ def test_a_table_can_leave_dynamodb(table: SharedTable) -> None:
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.parametrize("fault", [CutBefore(), CutAfter(), Forge(503), Forge(500, landed=True)])
-def test_every_commit_fault_ends_in_one_version(
+def test_commit_faults_end_in_one_version(
     s3_bucket: Bucket, dynamodb_table: DynamoTable, fault: Any
 ) -> None:
     """Each request can fail before or after it takes effect."""

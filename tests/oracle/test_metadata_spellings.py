@@ -146,7 +146,7 @@ def test_every_metadata_spelling_reads_and_appends(version: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("spelling", ["1", "yes", "false", "0"])
-def test_we_write_packed_as_every_reader_expects(spelling: str, tmp_path: Path) -> None:
+def test_packed_is_written_as_readers_expect(spelling: str, tmp_path: Path) -> None:
     """Older releases of pylance know only some of the spellings."""
     for version in VERSIONS:
         path = str(tmp_path / f"{version}.lance")

@@ -286,7 +286,7 @@ def test_arbitrary_nestings_read_alike(
     check_both_ways(tmp_path, version, array, data.draw(st.integers(0, count)))
 
 
-def test_pylances_unreadable_nesting_is_refused_by_name(
+def test_unreadable_nesting_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
     """Pylance writes fixed-size lists of structs within lists, and cannot read them."""

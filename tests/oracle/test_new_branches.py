@@ -105,7 +105,7 @@ def test_a_branch_starts_where_pylances_would(uri: str, version: Any) -> None:
     assert branches["ours"].parent_version == branches["theirs"].parent_version
 
 
-def test_every_verb_writes_to_the_branch_alone(uri: str) -> None:
+def test_verbs_write_only_to_their_branch(uri: str) -> None:
     """Files in the main folder would be deleted by the main branch's cleanup."""
     main = open_dataset(uri)
     main.branches.create("dev", 1)
@@ -189,7 +189,7 @@ def test_missing_branches_list_the_existing_ones(uri: str) -> None:
 # --- delete
 
 
-def test_a_deleted_branch_can_be_created_again(uri: str) -> None:
+def test_deleted_branches_can_be_recreated(uri: str) -> None:
     """Also if another branch is in its folder, where the reference fails."""
     ds = open_dataset(uri)
     for name in ("a", "a/b", "a/data"):
@@ -269,7 +269,7 @@ def test_a_damaged_branch_can_be_deleted(uri: str) -> None:
     assert lance.dataset(uri).branches.list() == {}
 
 
-def test_tables_in_branch_folders_are_not_deleted(uri: str) -> None:
+def test_tables_in_branch_folders_stay(uri: str) -> None:
     """A folder without a branch file may hold someone's data."""
     lance.write_dataset(rows(1), f"{uri}/tree/own")
     with pytest.raises(InvalidInputError, match="may be an independent table"):
@@ -301,7 +301,7 @@ def test_branches_stay_in_their_manifest_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_next_creation_completes_a_killed_one(uri: str, before: bool) -> None:
+def test_killed_creations_are_completed_next(uri: str, before: bool) -> None:
     """At each step a killed process leaves other files."""
     number = 0
     while True:
@@ -324,7 +324,7 @@ def test_the_next_creation_completes_a_killed_one(uri: str, before: bool) -> Non
     assert number >= 5
 
 
-def test_killed_creations_of_other_versions_are_reported(uri: str) -> None:
+def test_other_killed_creations_are_reported(uri: str) -> None:
     """Completing it would give the user a branch that starts elsewhere."""
     with killed_at(2, before=True):
         open_dataset(uri).branches.create("dev", 1)
@@ -338,7 +338,7 @@ def test_killed_creations_of_other_versions_are_reported(uri: str) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_next_deletion_completes_a_killed_one(uri: str, before: bool) -> None:
+def test_killed_deletions_are_completed_next(uri: str, before: bool) -> None:
     """At each step a killed process leaves other files, and the main branch must stay intact."""
     number = 0
     while True:
@@ -386,7 +386,7 @@ def test_cleanups_spare_branches_in_creation(uri: str) -> None:
         assert len(calls) > number
 
 
-def test_a_child_created_meanwhile_stops_a_deletion(uri: str) -> None:
+def test_concurrent_children_stop_deletions(uri: str) -> None:
     """The child reads files of the branch that is being deleted."""
     open_dataset(uri).branches.create("dev")
     open_dataset(uri, branch="dev").append(rows(7))

@@ -105,7 +105,7 @@ def test_feeds_of_clones_begin_with_them(uri: str, tmp_path: Path) -> None:
         clone.changes(2)
 
 
-def test_the_tag_keeps_what_a_clone_needs(uri: str, tmp_path: Path) -> None:
+def test_tags_keep_files_of_clones(uri: str, tmp_path: Path) -> None:
     """A cleanup of the source does not know its clones and would delete their files."""
     clone = open_dataset(uri).shallow_clone(tmp_path / "clone", 1)
     bare = open_dataset(uri).shallow_clone(tmp_path / "bare", 2, tag_source=False)
@@ -205,7 +205,7 @@ def test_read_only_sources_get_no_tag(uri: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_the_next_clone_completes_a_killed_one(uri: str, tmp_path: Path, before: bool) -> None:
+def test_killed_clones_are_completed_next(uri: str, tmp_path: Path, before: bool) -> None:
     """At each step a killed process leaves other files."""
     number = 0
     while True:

@@ -87,7 +87,7 @@ def lists_of(items: pa.Array, random: np.random.Generator) -> pa.Array:
 
 @pytest.mark.parametrize("nulls", [0, 0.3, 1])
 @pytest.mark.parametrize(("version", "kind"), CASES)
-def test_packed_structs_of_pylance_read_the_same(
+def test_packed_structs_of_pylance_read_alike(
     tmp_path: Path, version: str, kind: Structs, nulls: float
 ) -> None:
     """All fields lie in one column, also for reads of a single field."""

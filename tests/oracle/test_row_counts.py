@@ -24,7 +24,7 @@ def counts(uri: str) -> list[tuple[int | None, int | None, int | None]]:
     ]
 
 
-def test_merges_of_pylance_are_counted_from_manifests(tmp_path: Any) -> None:
+def test_pylance_merges_are_counted_from_manifests(tmp_path: Any) -> None:
     """A merge inserts and updates in one commit, without saying how many rows."""
     uri, ds = written(uri=str(tmp_path / "t"), enable_stable_row_ids=True)
     merged = pa.table({"id": pa.array([8, 9, 10], pa.int64()), "x": ["b"] * 3})

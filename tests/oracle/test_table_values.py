@@ -412,7 +412,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
     assert decode_manifest(data).version == detached.version
 
 
-def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
+def test_damaged_pylance_manifests_are_bad_data(history: Path) -> None:
     """Damage that goes unnoticed raises no other error."""
     random = np.random.default_rng(3)
     largest = max((path for path, _ in manifests(history)), key=lambda path: path.stat().st_size)
@@ -434,7 +434,7 @@ def test_a_damaged_pylance_manifest_is_bad_data(history: Path) -> None:
     assert refused >= 300
 
 
-def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
+def test_files_of_clones_are_below_bases(tmp_path: Path) -> None:
     """A file that is looked for in the clone's own folder does not exist."""
     folder, clone = tmp_path / "t.lance", tmp_path / "clone.lance"
     ds = lance.write_dataset(rows(0, 10), str(folder))
@@ -469,7 +469,7 @@ def test_a_clones_files_lie_below_its_base(tmp_path: Path) -> None:
     assert (operation.is_shallow, operation.ref_version) == (True, 2)
 
 
-def test_data_replacements_read_as_pylance_made_them(tmp_path: Path) -> None:
+def test_data_replacements_of_pylance_read_alike(tmp_path: Path) -> None:
     """pylance commits replaced files as an operation of its own, and conflicts depend on its
     fragment and columns.
     """

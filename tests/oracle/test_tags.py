@@ -27,7 +27,7 @@ def tag_file(uri: str, name: str) -> bytes:
     return Path(uri, "_refs", "tags", f"{name}.json").read_bytes()
 
 
-def test_tag_files_equal_pylances_but_for_time(uri: str) -> None:
+def test_tag_files_equal_pylances_except_times(uri: str) -> None:
     """pylance parses these files strictly."""
     lance.dataset(uri).tags.create("theirs", 1)
     lance_stream.open_dataset(uri).tags.create("ours", 1)

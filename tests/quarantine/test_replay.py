@@ -130,7 +130,7 @@ def test_dropped_columns_keep_rows_in_quarantine(uri: str) -> None:
     assert done.rows_replayed == 1
 
 
-def test_recorded_checks_apply_unless_others_are_given(uri: str) -> None:
+def test_recorded_checks_apply_by_default(uri: str) -> None:
     """A replay must not let a row past the check that refused it, unless the user replaces the
     checks.
     """
@@ -166,7 +166,7 @@ def test_json_is_fixed_as_text(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(uri).to_table()["j"].to_pylist() == ["[5]"]
 
 
-def test_rows_of_uncommitted_batches_are_never_listed(uri: str) -> None:
+def test_uncommitted_batches_are_never_listed(uri: str) -> None:
     """Spark repeats the batch, perhaps by a sink with other checks, whose bad rows count."""
     rows = [{"id": 1, "x": 1}, {"id": 2, "x": 300}]
     take_in(uri, 0, rows, dies="staged")
@@ -220,7 +220,7 @@ def micro_batch(number: int, rows: pa.Table) -> PendingBatch:
     return PendingBatch.of("app", number, digest=digest_of(rows))
 
 
-def test_replays_of_the_first_bad_rows_create_the_quarantine(uri: str) -> None:
+def test_first_replays_create_the_quarantine(uri: str) -> None:
     """The very first sink with bad rows dies before there is a quarantine."""
     take_in(uri, 0, bad(1), dies="committed")
     assert states_of(uri) == [(301, "ready")]
@@ -228,7 +228,7 @@ def test_replays_of_the_first_bad_rows_create_the_quarantine(uri: str) -> None:
     assert rows_of(uri) == [(-1, 1), (1, 1)]
 
 
-def test_cleanup_keeps_staged_rows_that_the_ledger_names(uri: str) -> None:
+def test_cleanup_keeps_staged_rows_in_ledgers(uri: str) -> None:
     """They are nowhere else until they are in the quarantine, while those of killed attempts are
     useless.
     """
@@ -280,7 +280,7 @@ def test_rows_of_former_tables_are_never_replayed(uri, batches):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_restores_by_others_repeat_no_quarantined_row(uri: str, version: int) -> None:
+def test_foreign_restores_repeat_no_quarantined_row(uri: str, version: int) -> None:
     """The restored ledger names a file whose rows were added long ago, or none."""
     for number in range(3):
         take_in(uri, number, bad(number + 1))
@@ -343,7 +343,7 @@ def test_replayed_upserts_respect_their_sequence(uri: str) -> None:
     assert num_quarantined(uri) == 0
 
 
-def test_a_replay_obeys_the_conditions_of_the_upsert(uri: str) -> None:
+def test_replays_obey_the_upserts_conditions(uri: str) -> None:
     """A row that comes from the quarantine is judged like any other."""
     by_key = {
         "mode": "upsert",
@@ -499,7 +499,7 @@ def test_the_command_line_lists_branch_quarantines(
     assert json.loads(capsys.readouterr().out)["num_rows"] == 1
 
 
-def test_quarantines_of_branches_have_to_be_named(
+def test_quarantines_of_branches_must_be_named(
     uri: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A sink of a branch needs a location outside of the table, so an empty list would be wrong,
@@ -627,7 +627,7 @@ def test_damaged_quarantine_rows_are_refused(uri: str, values: dict[str, str]) -
 
 
 @pytest.mark.parametrize("age", [None, 0, 3600, 0.5, timedelta.max.total_seconds()])
-def test_every_recorded_age_of_tombstones_is_read(age: float | None) -> None:
+def test_recorded_tombstone_ages_are_read(age: float | None) -> None:
     """A sink records how long it remembers deletes, and its rows must be replayed alike."""
     assert replaying._recorded(json.dumps(rules_of(tombstones=age)))["tombstones"] == age
 

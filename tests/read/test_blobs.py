@@ -195,7 +195,7 @@ def test_batches_are_limited_by_blob_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
-def test_a_changed_blob_shows_in_the_feed(tmp_path: Path, version: str) -> None:
+def test_changed_blobs_are_in_the_feed(tmp_path: Path, version: str) -> None:
     """The change feed returns the bytes of blobs, not their descriptions."""
     ds = table_of(tmp_path, version)
     ds = ds.delete("id = 5")
@@ -235,7 +235,7 @@ def test_writing_uris_is_refused(tmp_path: Path) -> None:
         ds.append(pa.table({"b": nothing}))
 
 
-def test_a_failed_write_leaves_no_side_file(tmp_path: Path) -> None:
+def test_failed_writes_leave_no_side_file(tmp_path: Path) -> None:
     """Nothing refers to the side files of a failed write, and they would stay until a cleanup."""
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
 
@@ -262,7 +262,7 @@ def test_side_files_are_deleted_with_data_files(tmp_path: Path) -> None:
     assert side_files(tmp_path) == []
 
 
-def test_a_failed_side_file_deletes_the_others(
+def test_failed_side_files_delete_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The data file is not complete without all of its side files."""

@@ -167,7 +167,7 @@ def test_only_structs_and_lists_have_parts(arrow: pa.DataType) -> None:
         assemble(field, [part, part], 3)
 
 
-def test_a_column_in_no_file_is_null(ds: Dataset) -> None:
+def test_columns_in_no_file_are_null(ds: Dataset) -> None:
     """Filters also evaluate such a column as null."""
     ds = fragment_in_files(ds, ["id"])
     assert ds.to_table()["part"].null_count == 3

@@ -105,7 +105,7 @@ def stream_with_a_bad_batch() -> Iterator[pa.RecordBatch]:
     ("stream", "error"),
     [(broken_stream, FullDiskError), (stream_with_a_bad_batch, InvalidInputError)],
 )
-def test_a_stream_that_fails_leaves_no_file(
+def test_failed_streams_leave_no_file(
     tmp_path: Path, version: FileVersion, stream: Any, error: type[Exception]
 ) -> None:
     """Nothing refers to the file of a failed stream, and it would stay until a cleanup."""
@@ -116,7 +116,7 @@ def test_a_stream_that_fails_leaves_no_file(
 
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 @pytest.mark.parametrize("writes_before", [0, 3, 17])
-def test_a_store_that_fails_leaves_no_file(
+def test_failed_stores_leave_no_file(
     tmp_path: Path, version: FileVersion, writes_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After any failed write, the partial file and the files before it are removed."""

@@ -370,7 +370,7 @@ def test_failed_parts_are_fetched_again() -> None:
     assert bytes(buffers[0]) == file.data[10_000:10_010]
 
 
-def test_threads_that_split_a_page_together_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_splitting_pages_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread still sees that the filter matched everywhere, the other that it did not."""
     monkeypatch.setattr(page_cache, "START_BYTES", 1 << 20)
     file = Bytes(5_100_000)

@@ -21,7 +21,7 @@ def fail() -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("ends_by", ["error", "consumer"])
-def test_abandoned_reads_end_on_the_consumers_thread(ends_by: str) -> None:
+def test_abandoned_reads_end_on_consumer_threads(ends_by: str) -> None:
     """They may have started threads, which none of those threads can join."""
     ended_on = []
 

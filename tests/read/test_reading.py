@@ -63,7 +63,7 @@ def watched(ds: Dataset) -> tuple[TableVersion, WatchedStore]:
     return replace(ds.table, store=store), store
 
 
-def test_a_scan_returns_live_rows_in_order(ds: Dataset) -> None:
+def test_scans_return_live_rows_in_order(ds: Dataset) -> None:
     """Rows come in order of insertion, without deleted ones, from several fragments."""
     assert ds.to_table() == LIVE
     assert ds.count_rows() == LIVE.num_rows

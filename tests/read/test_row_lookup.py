@@ -94,7 +94,7 @@ def test_a_large_table_is_not_indexed(
         table.take(row_ids=[57, 43])
 
 
-def test_a_table_of_scattered_ids_is_indexed(
+def test_tables_of_scattered_ids_are_indexed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the index, each call would decode their ids."""

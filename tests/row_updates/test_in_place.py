@@ -462,9 +462,7 @@ def test_the_cheaper_way_is_chosen(different: dict[str, int], in_place_is_cheape
     assert costs.is_cheaper_in_place is in_place_is_cheaper
 
 
-def test_few_rows_of_large_fragments_open_nothing(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_updates_open_no_large_fragments(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest alone shows that a single row should move and that many rows may not."""
     num_rows = 20_000
     stored = {"id": range(num_rows), "price": [1.0] * num_rows, "weight": range(num_rows)}

@@ -56,7 +56,7 @@ def test_arrow_types_round_trip_through_fields(arrow: pa.DataType, nullable: boo
     assert arrow_schemas.to_arrow(tree).equals(schema, check_metadata=True)
 
 
-def test_metadata_of_schema_and_fields_is_kept() -> None:
+def test_schema_and_field_metadata_is_kept() -> None:
     """Metadata may be any bytes, and encodings and other tools rely on it."""
     schema = pa.schema(
         [pa.field("a", pa.struct([pa.field("b", pa.int8(), metadata={"k": "v"})]))],
@@ -67,7 +67,7 @@ def test_metadata_of_schema_and_fields_is_kept() -> None:
     )
 
 
-def test_views_are_stored_as_the_plain_type() -> None:
+def test_views_are_stored_as_plain_types() -> None:
     """The format has no logical type for views, only for the values that they show."""
     schema = pa.schema([("s", pa.string_view()), ("b", pa.binary_view())])
     assert arrow_schemas.to_arrow(arrow_schemas.from_arrow(schema)).types == [
@@ -361,7 +361,7 @@ def test_duplicate_column_names_are_refused() -> None:
         ("fixed_size_list:struct:2", CorruptDataError),
     ],
 )
-def test_a_damaged_logical_type_is_bad_data(logical_type: str, error: type[Exception]) -> None:
+def test_damaged_logical_types_are_bad_data(logical_type: str, error: type[Exception]) -> None:
     """Stored text is not trusted, and the error must name the column instead of coming
     from Arrow.
     """
@@ -396,7 +396,7 @@ def test_damaged_map_and_list_parts_are_corrupt(stored: Field) -> None:
     assert "column: 'c'" in refused.value.__notes__
 
 
-def test_a_primary_key_is_stored_in_fields() -> None:
+def test_primary_keys_are_stored_in_fields() -> None:
     """Other engines read the unenforced key from the fields of the manifest, not from Arrow
     metadata.
     """

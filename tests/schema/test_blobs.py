@@ -9,7 +9,7 @@ BLOB = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"}
 PLAIN = pa.field("s", pa.struct([pa.field("x", pa.int64())]))
 
 
-def test_plain_schemas_are_kept_as_they_are() -> None:
+def test_plain_schemas_stay_unchanged() -> None:
     """A schema computes its Arrow form once; a copy per fragment would compute it per fragment."""
     schema = from_arrow(pa.schema([PLAIN]))
     assert with_descriptions(schema) is schema

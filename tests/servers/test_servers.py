@@ -144,7 +144,7 @@ class BrokenServer(MotoServer):
         return [sys.executable, "-c", "import sys; sys.exit('the disk is full')"]
 
 
-def test_servers_that_fail_to_start_say_why() -> None:
+def test_failed_servers_report_the_reason() -> None:
     """A server's own message is the only hint when it fails on another machine."""
     server = BrokenServer()
     with pytest.raises(ServerError, match="the disk is full"):

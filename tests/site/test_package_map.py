@@ -20,14 +20,14 @@ def packages() -> ModuleType:
     return module
 
 
-def test_the_page_lists_the_packages_that_exist(packages: ModuleType) -> None:
+def test_page_lists_the_existing_packages(packages: ModuleType) -> None:
     """A stale map misleads newcomers; the script that repairs it takes no time."""
     current = packages.PAGE.read_text()
     remedy = "docs/architecture.md is not current: run `python scripts/package_map.py --write`"
     assert current == packages.page_with(packages.package_table()), remedy
 
 
-def test_a_package_without_a_docstring_is_named(packages: ModuleType, tmp_path: Path) -> None:
+def test_packages_without_docstrings_are_named(packages: ModuleType, tmp_path: Path) -> None:
     """An empty row would say nothing."""
     (tmp_path / "__init__.py").write_text("")
     with pytest.raises(ValueError, match=r"__init__\.py has no docstring"):

@@ -194,7 +194,7 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest_files, "MANIFESTS", ManifestCache())
 
 
-def test_opening_costs_a_listing_and_a_manifest(
+def test_opening_costs_listing_and_manifest(
     long_table: LongTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening must not depend on the number of versions, and a manifest in the cache is not

@@ -200,7 +200,7 @@ def test_commits_to_replaced_tables_are_refused(
 
 
 @pytest.mark.parametrize("verb", ["append", "overwrite", "update", "delete", "upsert", "compact"])
-def test_files_lost_with_the_directory_are_missed(
+def test_lost_files_fail_the_commit(
     uri: str, verb: str, meanwhile: list[Callable[[], None]]
 ) -> None:
     """The copy has the version that the commit was planned on, but no files written since."""

@@ -36,7 +36,7 @@ def test_tags_work_wherever_versions_do(ds: Dataset) -> None:
     assert list(listed) == ["gold", "now", "silver"]
 
 
-def test_moved_tags_keep_creation_time_and_metadata(ds: Dataset) -> None:
+def test_moved_tags_keep_time_and_metadata(ds: Dataset) -> None:
     """Lance's tag files have fields that we do not use and must not lose."""
     first, then = 1_763_740_000_123_456_789, 1_763_740_001_000_000_000
     tag_files.create_tag(ds.table.refs, "gold", 1, make_environment(now_nanos=lambda: first))
@@ -92,7 +92,7 @@ def test_invalid_tag_names_are_refused(ds: Dataset, name: str) -> None:
     assert ds.tags.list() == {}
 
 
-def test_times_in_place_of_tags_are_explained(ds: Dataset) -> None:
+def test_times_passed_as_tags_are_explained(ds: Dataset) -> None:
     """The command line takes times as text, and Python does not: a tag could have that name."""
     with pytest.raises(InvalidInputError, match="cannot be the name") as caught:
         ds.checkout("2026-11-27 08:00")
@@ -122,7 +122,7 @@ def test_damaged_tags_are_reported(ds: Dataset, content: bytes) -> None:
             attempt()
 
 
-def test_tags_of_the_first_year_are_read(ds: Dataset) -> None:
+def test_tags_of_year_one_are_read(ds: Dataset) -> None:
     """A zone moves this moment before Python's first year."""
     content = b'{"version": 1, "updatedAt": "0001-01-01T00:00:00+14:00"}'
     ds.table.store.write("_refs/tags/gold.json", content)

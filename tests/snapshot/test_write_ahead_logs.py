@@ -27,9 +27,7 @@ def table_with_log(path: Path) -> str:
     return str(path)
 
 
-def test_write_ahead_logs_are_warned_of_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_write_ahead_logs_warn_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows in the log are not in any version, so results would silently look incomplete."""
     path = table_with_log(tmp_path / "t")
     with pytest.warns(UserWarning, match="rows that have not been merged"):

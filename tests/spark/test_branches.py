@@ -43,7 +43,7 @@ def load(session: Any, uri: str, **options: Any) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
+def test_batches_write_and_read_branches(session: Any, uri: str) -> None:
     """The option `branch` must apply to appends, overwrites, time travel and the change feed, and
     never touch the main table.
     """
@@ -59,7 +59,7 @@ def test_a_batch_writes_and_reads_a_branch(session: Any, uri: str) -> None:
 
 
 @pytest.mark.since_spark("4.1")
-def test_a_stream_runs_from_branch_to_branch(session: Any, uri: str, tmp_path: Path) -> None:
+def test_streams_run_from_branch_to_branch(session: Any, uri: str, tmp_path: Path) -> None:
     """The change feed of one branch is written to another branch, both by the sink and by the
     format.
     """

@@ -44,7 +44,7 @@ def values_by_id(uri: str, options: dict[str, str]) -> dict[int, str]:
 
 
 @pytest.mark.nightly
-def test_a_replica_follows_an_exactly_once_stream(
+def test_replicas_follow_exactly_once_streams(
     spark: Any, file_stream: Any, locations: tuple[str, str, dict[str, str]]
 ) -> None:
     """The versions of such a table are rows of a database, and sink, replay detection and change

@@ -141,7 +141,7 @@ def test_on_commit_receives_each_batch_report(file_stream: Any, uri: str) -> Non
         lance_sink(uri, on_commit="print")  # type: ignore[arg-type]  # what is refused
 
 
-def test_errors_in_on_commit_are_only_logged(
+def test_on_commit_errors_are_only_logged(
     file_stream: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The batch is already committed, and broken monitoring must not stop the stream."""

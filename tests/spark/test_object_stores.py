@@ -61,7 +61,7 @@ def rows_of(uri: str, options: dict[str, str]) -> dict[int, str]:
     return {row["id"]: row["value"] for row in ds.to_table(["id", "value"]).to_pylist()}
 
 
-def test_a_stream_round_trips_through_a_store(
+def test_streams_round_trip_through_stores(
     spark: Any, file_stream: Any, any_bucket: Bucket
 ) -> None:
     """The sink, compaction, the change feed, scans and numbered writes each open the store

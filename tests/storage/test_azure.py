@@ -182,7 +182,7 @@ def test_all_calls_name_a_missing_container(
 
 
 @pytest.mark.parametrize("options", [{"account_key": WRONG_KEY}, {"anon": "true"}])
-def test_wrong_credentials_are_refused_but_not_shown(
+def test_wrong_credentials_are_not_shown(
     proxy: FaultProxy, azure_container: Bucket, options: dict[str, str]
 ) -> None:
     """Retrying cannot correct a key, and an error message ends up in logs where a key must not
@@ -197,7 +197,7 @@ def test_wrong_credentials_are_refused_but_not_shown(
         assert sum(proxy.kinds().values()) == 1
 
 
-def test_a_shared_access_signature_serves_all_requests(
+def test_shared_access_signatures_serve_all_requests(
     azurite: Azurite, proxy: FaultProxy, azure_container: Bucket
 ) -> None:
     """No error shows the signature."""

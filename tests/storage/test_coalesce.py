@@ -34,7 +34,7 @@ def test_overlapping_ranges_are_one_request() -> None:
     assert plan((0, 50), (10, 20), (40, 60)) == [(0, 60)]
 
 
-def test_a_joined_request_stays_within_its_limit() -> None:
+def test_joined_requests_stay_within_limits() -> None:
     """Joining adjacent ranges without a limit would build requests too large to run in parallel."""
     assert plan((0, 60), (60, 120), (120, 180)) == [(0, 60), (60, 120), (120, 180)]
 

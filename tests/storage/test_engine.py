@@ -228,7 +228,7 @@ def test_rejected_keys_are_renewed_once(store: Store, proxy: FaultProxy, renewed
     ],
 )
 @pytest.mark.parametrize("verb", ["read", "write", "list", "delete"])
-def test_expired_keys_of_s3_are_renewed_once(
+def test_expired_s3_keys_are_renewed_once(
     store: Store, proxy: FaultProxy, status: int, code: str, verb: str
 ) -> None:
     """S3 reports an expired key by several codes and statuses, and every kind of request has to
@@ -357,7 +357,7 @@ def test_errors_show_only_their_reason(text: str, meaning: type[Exception], reas
     assert "HUSH" not in str(actual)
 
 
-def test_a_broken_upload_says_how_to_continue(s3_bucket: Bucket, proxy: FaultProxy) -> None:
+def test_broken_uploads_explain_how_to_continue(s3_bucket: Bucket, proxy: FaultProxy) -> None:
     """A file that failed part way must be written again, so the message names it and the option
     for more attempts, and no rest of it stays.
     """

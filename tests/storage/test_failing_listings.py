@@ -59,7 +59,7 @@ def test_an_unlistable_folder_is_an_error(
                 listing("data")
 
 
-def test_a_folder_deleted_during_listing_is_empty(store: LocalStore, refuse: Refuse) -> None:
+def test_folders_deleted_during_listing_are_empty(store: LocalStore, refuse: Refuse) -> None:
     """A concurrent cleanup may remove a folder between the listing of its parent and its own."""
     refuse(Path(store.root, "data/below"), errno.ENOENT)
     assert [file.path for file in store.list("data")] == ["data/a.lance"]

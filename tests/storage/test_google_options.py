@@ -99,7 +99,7 @@ def test_unencrypted_endpoints_can_be_forbidden() -> None:
 
 @pytest.mark.parametrize("key", [KEY, json.dumps(KEY)])
 @pytest.mark.parametrize("name", ["google_service_account_key", "service_account_key", "token"])
-def test_a_key_is_json_or_a_dict(name: str, key: Any) -> None:
+def test_keys_are_json_or_dicts(name: str, key: Any) -> None:
     """gcsfs takes a dict and Lance a text, and both must yield the same key."""
     actual = login(**{name: key})
     assert actual.kind == "key"
@@ -206,7 +206,7 @@ def test_secrets_reach_workers_but_never_show(options: dict[str, Any]) -> None:
     assert hash(sent.settings) == hash(store.settings)
 
 
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """obstore is optional, and an ImportError would not tell which extra to install."""
     monkeypatch.delitem(sys.modules, "lance_stream.storage.engine.requests", raising=False)
     monkeypatch.setitem(sys.modules, "obstore", None)

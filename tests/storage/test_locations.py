@@ -148,7 +148,7 @@ def test_malformed_uris_are_not_local_paths(location: str) -> None:
     assert root_of(f"./{location}").endswith(location)
 
 
-def test_an_unknown_protocol_is_refused_by_name() -> None:
+def test_unknown_protocols_are_refused_by_name() -> None:
     """An unknown protocol must not be taken for a relative path and become a local folder."""
     with pytest.raises(UnsupportedFeatureError, match="ftp://host/t"):
         open_store("ftp://host/t")

@@ -84,7 +84,7 @@ def test_long_ranges_are_read_in_pieces(service: ObjectService, small_pieces: in
     assert store.read("a") == data
 
 
-def test_unbounded_ranges_ask_for_the_size_first(service: ObjectService) -> None:
+def test_unbounded_ranges_request_sizes_first(service: ObjectService) -> None:
     """A corrupt offset must not allocate a buffer of 2**60 bytes."""
     store = service.store()
     store.write("a", b"12345678")
@@ -167,7 +167,7 @@ def test_files_of_many_parts_are_whole(service: ObjectService, small_parts: int)
     assert service.uploads == {}
 
 
-def test_a_one_part_file_takes_one_request(service: ObjectService, small_parts: int) -> None:
+def test_one_part_files_take_one_request(service: ObjectService, small_parts: int) -> None:
     """A multipart upload costs three requests, and most files of a stream are small."""
     with service.store().open_writer("a") as writer:
         writer.write(bytes(small_parts))

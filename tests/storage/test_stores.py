@@ -105,7 +105,7 @@ def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
     assert bytes(buffers[-1]) == data
 
 
-def test_a_file_truncated_during_reads_is_short(
+def test_files_truncated_during_reads_are_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that shrinks after its size was taken must yield fewer bytes, not a buffer of
@@ -126,7 +126,7 @@ def test_a_file_truncated_during_reads_is_short(
     assert [len(buffer) for buffer in buffers] == [100, 50]
 
 
-def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
+def test_ranges_beyond_ends_allocate_nothing(tmp_path: Path) -> None:
     """A corrupt offset must not allocate a buffer of 2**62 bytes."""
     store = LocalStore(str(tmp_path))
     store.write("a", b"12345678")
@@ -134,7 +134,7 @@ def test_a_range_beyond_the_end_allocates_nothing(tmp_path: Path) -> None:
     assert bytes(buffer) == b"5678"
 
 
-def test_a_killed_writer_leaves_a_temporary_file(tmp_path: Path) -> None:
+def test_killed_writers_leave_temporary_files(tmp_path: Path) -> None:
     """A half-written file must never appear under its final name; cleanup recognises the
     temporary one.
     """

@@ -219,7 +219,7 @@ def test_trust_is_stated_once() -> None:
         trust.with_trusted({"Trusted_Locations": "gs://b"}, ["gs://c"])
 
 
-def test_raw_bytes_come_from_the_tables_directory(tmp_path: Path) -> None:
+def test_raw_bytes_come_from_table_directories(tmp_path: Path) -> None:
     """A column of external bytes could name any file of the reader's disk, also through a link
     inside of the table.
     """

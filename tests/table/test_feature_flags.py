@@ -16,7 +16,7 @@ def with_flags(reader: int, writer: int) -> Manifest:
     return replace(EMPTY, reader_feature_flags=reader, writer_feature_flags=writer)
 
 
-def test_every_bit_to_the_last_is_decided() -> None:
+def test_every_flag_bit_is_decided() -> None:
     """A gap in the table of flags would be a feature nobody decided about."""
     assert list(flags.FLAGS) == [1 << index for index in range(18)]
 
@@ -47,7 +47,7 @@ def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
 
 
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])
-def test_half_of_a_paired_flag_is_corrupt(words: tuple[int, int]) -> None:
+def test_half_paired_flags_are_corrupt(words: tuple[int, int]) -> None:
     """Some features change both reading and writing, so one word alone is a contradiction."""
     with pytest.raises(CorruptDataError, match="must be in both"):
         flags.check_readable(with_flags(*words))

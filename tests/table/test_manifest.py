@@ -85,7 +85,7 @@ def test_fragments_are_found_among_other_fields(num_fragments: int) -> None:
     assert decode_manifest(data.replace(body, turned)).fragments == manifest.fragments
 
 
-def test_versions_with_equal_columns_share_one_schema() -> None:
+def test_equal_columns_share_one_schema() -> None:
     """What depends on a schema is computed once per object, and a feed reads many versions."""
     manifest = full_manifest()
     wider = Schema((*SCHEMA.fields, Field("c", "double", 2)), SCHEMA.metadata)
@@ -244,7 +244,7 @@ def test_manifests_with_flipped_bytes_read_or_fail() -> None:
         (table_pb2.Manifest(transaction_section=0), "should have"),
     ],
 )
-def test_a_section_outside_the_file_is_refused(message: table_pb2.Manifest, what: str) -> None:
+def test_sections_outside_files_are_refused(message: table_pb2.Manifest, what: str) -> None:
     """Damaged offsets must not read other bytes as the section."""
     with pytest.raises(CorruptDataError, match=what):
         decode_manifest(file_of(message, b"\xff\xff\xff\xff"))
@@ -257,7 +257,7 @@ LAST_SECOND = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
 @pytest.mark.parametrize(
     ("seconds", "nanos"), [(FIRST_SECOND, 0), (-1, 10**9 - 1), (LAST_SECOND, 10**9 - 1)]
 )
-def test_every_moment_of_the_calendar_is_read(seconds: int, nanos: int) -> None:
+def test_every_calendar_time_is_read(seconds: int, nanos: int) -> None:
     """Writers with a wrong clock exist, and their tables are intact."""
     message = table_pb2.Manifest()
     message.timestamp.seconds, message.timestamp.nanos = seconds, nanos
@@ -268,7 +268,7 @@ def test_every_moment_of_the_calendar_is_read(seconds: int, nanos: int) -> None:
     ("seconds", "nanos"),
     [(0, -1), (0, 10**9), (1 << 62, 0), (FIRST_SECOND - 1, 0), (LAST_SECOND + 1, 0)],
 )
-def test_a_timestamp_out_of_range_is_refused(seconds: int, nanos: int) -> None:
+def test_timestamps_out_of_range_are_refused(seconds: int, nanos: int) -> None:
     """Time travel converts timestamps, which would otherwise fail far from the damage."""
     message = table_pb2.Manifest()
     message.timestamp.seconds, message.timestamp.nanos = seconds, nanos

@@ -74,7 +74,7 @@ def test_two_naming_schemes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("scheme", NamingScheme)
-def test_the_newest_manifest_has_the_highest_version(scheme: NamingScheme) -> None:
+def test_newest_manifests_have_the_highest_version(scheme: NamingScheme) -> None:
     """Names of the first scheme sort as text, where 9 comes after 100."""
     others = ["latest_version_hint.json", "d9223372036854775813.manifest", "x", "a" * 29, ""]
     versions = [1, 2, 9, 10, 11, 99, 100]

@@ -74,7 +74,7 @@ def test_nulls_in_numbers_are_refused(tmp_path: Path) -> None:
         next(iter(VersionDataset(uri)))
 
 
-def test_rows_come_once_in_the_tables_order(uri: str) -> None:
+def test_rows_come_once_in_table_order(uri: str) -> None:
     """Without a seed the order is that of a scan."""
     assert ids_of(VersionDataset(uri, batch_rows=7, chunk_rows=20)) == LIVE
 
@@ -123,7 +123,7 @@ def test_training_resumes_within_an_epoch(uri: str) -> None:
 
 
 @pytest.mark.parametrize("is_persistent", [False, True])
-def test_set_epoch_shuffles_the_rows_of_workers(uri: str, is_persistent: bool) -> None:
+def test_set_epoch_shuffles_workers_rows(uri: str, is_persistent: bool) -> None:
     """A worker has a copy of the dataset: without shared memory, each epoch had the first order."""
     options: dict[str, Any] = {"seed": 5, "chunk_rows": 20}
     expected = [ids_of(dataset) for dataset in itertools.repeat(VersionDataset(uri, **options), 2)]
@@ -217,7 +217,7 @@ def test_states_of_other_data_are_refused(uri: str) -> None:
         ChangeDataset(uri, rank=0, world_size=2, wait=False).load_state_dict(changes.state_dict())
 
 
-def test_states_of_a_replaced_table_are_refused(uri: str) -> None:
+def test_states_of_replaced_tables_are_refused(uri: str) -> None:
     """A table created at the same location has versions of the same numbers."""
     dataset = VersionDataset(uri)
     version = dataset.version

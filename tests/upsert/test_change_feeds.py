@@ -65,7 +65,7 @@ def test_all_change_types_can_be_applied(empty_table: lance_stream.Dataset) -> N
     assert types == set(BRINGS)
 
 
-def test_the_newest_version_of_a_key_wins() -> None:
+def test_newest_versions_of_keys_win() -> None:
     """Order in the feed decides, not the order in which the rows arrive."""
     batch = changes_of(
         (9, "delete", 1), (3, "insert", 1), (5, "insert", 2), (4, "update_postimage", 3)
@@ -89,7 +89,7 @@ def test_lone_pre_images_delete_their_key() -> None:
 
 
 @pytest.mark.parametrize("change", BRINGS)
-def test_duplicate_changes_of_a_key_are_refused(change: str) -> None:
+def test_duplicate_key_changes_are_refused(change: str) -> None:
     """Two rows of one version that do the same to a key show that the columns are not a key."""
     batch = changes_of((6, "insert", 3), (7, change, 5), (7, change, 5), (8, "delete", 5))
     with pytest.raises(InvalidInputError, match=r"1 keys .* \(id=5\).*version 7.*not a key"):
@@ -133,7 +133,7 @@ def test_change_columns_are_not_stored(empty_table: lance_stream.Dataset, tmp_pa
     assert lance.dataset(replica.uri).to_table().to_pydict() == {"id": [1, 2]}
 
 
-def test_a_reinserted_key_keeps_its_replica_row(
+def test_reinserted_keys_keep_replica_rows(
     empty_table: lance_stream.Dataset, tmp_path: Any
 ) -> None:
     """A delete and an insert of a key in one batch are an update for the replica, which keeps the

@@ -10,7 +10,7 @@ from tests.upsert.key_histories import KEYS, SEQUENCES, Kind, run, values_as
 @pytest.mark.quick_cases(one_in=2)
 @pytest.mark.floors
 @pytest.mark.parametrize("seed", range(8))
-def test_both_ways_of_upsert_match_the_model(seed: int) -> None:
+def test_both_upserts_match_the_model(seed: int) -> None:
     """Random batches with any types must have the same result in one process and in parts."""
     history = run(seed, 4)
     assert history.num_rows

@@ -44,7 +44,7 @@ def test_ignoring_matches_inserts_only_new_keys(ds: Dataset) -> None:
     assert prices(after) == {1: 10, 2: 20, 3: 30, 4: 40}
 
 
-def test_ignoring_new_keys_updates_only_existing_rows(ds: Dataset) -> None:
+def test_ignoring_new_keys_inserts_nothing(ds: Dataset) -> None:
     """Corrections of rows that may have been deleted must not bring them back."""
     after = ds.upsert(rows({2: 99, 4: 40}), "id", when_not_matched="ignore")
     assert prices(after) == {1: 10, 2: 99, 3: 30}
@@ -79,7 +79,7 @@ def test_ignored_rows_keep_ids_and_stamps(ds: Dataset) -> None:
     assert stamps["_row_last_updated_at_version"].to_pylist() == [1, 3, 2]
 
 
-def test_conditions_see_columns_that_are_not_stored(ds: Dataset) -> None:
+def test_conditions_see_unstored_columns(ds: Dataset) -> None:
     """An operation or a priority belongs to the change and not to the row."""
     data = rows({1: 5, 2: 6, 4: 7}).append_column("force", pa.array([True, False, False]))
     after = ds.upsert(

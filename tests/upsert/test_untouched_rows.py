@@ -103,7 +103,7 @@ def test_other_rows_of_fragments_are_irrelevant(
     assert content(table).keys() == {0, 2, 3, 4, 5, 40}
 
 
-def test_a_compaction_does_not_change_the_outcome(table: TableVersion) -> None:
+def test_compactions_do_not_change_outcomes(table: TableVersion) -> None:
     """Rows that moved are looked up again and still have their values."""
     data = rows((2, 5, 2), (40, 9, 40))
     upsert(on_publication(table, lambda: Dataset(table).compact()), data, RULES["unchanged"])

@@ -193,7 +193,7 @@ def open_newest(table: TableVersion) -> int:
     return table.log.latest()
 
 
-def test_concurrent_updates_of_a_row_are_serialized() -> None:
+def test_concurrent_row_updates_are_serialized() -> None:
     """The later upsert is re-planned and updates the row that the earlier one wrote."""
     table = small()
     stale = table
@@ -269,7 +269,7 @@ def test_only_skipped_rows_count_as_unchanged() -> None:
     assert (done.num_updated, done.num_unchanged) == (0, 1)
 
 
-def test_equal_sequences_of_one_batch_are_refused() -> None:
+def test_equal_sequences_in_batches_are_refused() -> None:
     """Only a change feed says that a delete is the later of two rows."""
     rows = [{"id": 1, "seq": 5, "x": 1.0, "tags": None, "op": op} for op in "ud"]
     with pytest.raises(InvalidInputError, match="seq"):

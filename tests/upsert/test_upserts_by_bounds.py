@@ -158,7 +158,7 @@ def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> N
     assert data_files_read(store) == {path_of(table, 7), path_of(table, NUM_FRAGMENTS)}
 
 
-def test_bounds_of_another_table_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_other_tables_are_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is re-created at the same location has other files with other names."""
     monkeypatch.setattr(cached_key_bounds, "MIN_UNSAVED_WORK", 1)
     old, new = ordered_by_time(), ordered_by_time()

@@ -32,7 +32,7 @@ def none_of(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), unique=True, max_size=20))
-def test_the_newest_row_of_a_key_wins(rows: list[tuple[int, int]]) -> None:
+def test_newest_rows_of_keys_win(rows: list[tuple[int, int]]) -> None:
     """A batch of changes has several rows of a key in any order, and the others count as late."""
     batch = pa.record_batch(
         [
@@ -80,7 +80,7 @@ def test_an_example_of_a_repeated_key_is_one() -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("deletes", [[False, True, False], [True, False, False]])
-def test_a_delete_wins_a_tie_only_on_request(deletes: list[bool]) -> None:
+def test_deletes_win_ties_only_on_request(deletes: list[bool]) -> None:
     """A change stream orders a delete after other changes of its instant; elsewhere a tie between
     a delete and a row has no newest one.
     """

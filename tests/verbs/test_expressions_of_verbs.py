@@ -33,7 +33,7 @@ def test_vectors_are_set_by_list_literals(ds: lance_stream.Dataset) -> None:
     assert sorted(ds.to_table(["vector"])["vector"].to_pylist()) == [[0.5, 2.0], [1.0, 2.0]]
 
 
-def test_texts_are_stored_as_spark_shows_values(ds: lance_stream.Dataset) -> None:
+def test_texts_are_stored_as_spark_shows(ds: lance_stream.Dataset) -> None:
     """A replica that Spark computes has the same rows."""
     ds = ds.add_columns(
         {"a": "CAST(n * 1e20 AS string)", "b": "CAST(AT AS string)", "c": 'concat("n", n)'}

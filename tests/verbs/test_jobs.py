@@ -166,7 +166,7 @@ def test_rows_for_replaced_columns_are_refused(uri: str) -> None:
     assert not written & set(files_of(uri))
 
 
-def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
+def test_rows_for_deleted_tables_are_refused(uri: str) -> None:
     """Committing would recreate a table with the rows of this job only."""
     lance_stream.create_dataset(uri, SCHEMA).append(rows(0, 1))
     job = plan_job(uri, SCHEMA)
@@ -180,7 +180,7 @@ def test_rows_for_a_deleted_table_are_refused(uri: str) -> None:
     assert len(files_of(uri)) == 1  # that of the first rows, which no job deletes
 
 
-def test_the_planned_version_may_be_cleaned_up(uri: str) -> None:
+def test_planned_versions_may_be_cleaned_up(uri: str) -> None:
     """Cleanup may remove the version that a long job was planned on, which must not cost its
     rows.
     """
@@ -280,7 +280,7 @@ def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
     ]
 
 
-def test_no_column_is_added_for_incomplete_rows(uri: str) -> None:
+def test_incomplete_rows_add_no_column(uri: str) -> None:
     """Rows that will be refused must not change the schema."""
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     lance_stream.create_dataset(uri, required)

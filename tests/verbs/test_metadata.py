@@ -29,7 +29,7 @@ def ds() -> Dataset:
     return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows, "2.1")
 
 
-def test_one_call_sets_three_maps_at_once(ds: Dataset) -> None:
+def test_one_call_sets_three_maps(ds: Dataset) -> None:
     """Readers never see a part of a change."""
     after = ds.update_metadata(
         {"owner": "ana"}, schema={"source": "shop"}, fields={"place.zip": {"pii": "true"}}
@@ -96,7 +96,7 @@ def test_storage_settings_of_columns_cannot_change(ds: Dataset, key: str) -> Non
     assert ds.checkout(None).version == ds.version
 
 
-def test_unknown_encodings_of_a_column_are_refused(ds: Dataset) -> None:
+def test_unknown_column_encodings_are_refused(ds: Dataset) -> None:
     """Otherwise the next append would fail."""
     with pytest.raises(InvalidInputError, match="lance-encoding:compression"):
         ds.update_metadata(fields={"place.zip": {"lance-encoding:compression": "gzip"}})
@@ -104,7 +104,7 @@ def test_unknown_encodings_of_a_column_are_refused(ds: Dataset) -> None:
     assert after.append(ds.scan()).to_table(["id", "place"]).num_rows == 2
 
 
-def test_a_primary_key_can_be_declared_once(ds: Dataset) -> None:
+def test_primary_keys_are_declared_once(ds: Dataset) -> None:
     """Readers rely on a key: its columns are never null, and it cannot change."""
     key = "lance-schema:unenforced-primary-key"
     with pytest.raises(InvalidInputError, match="may be null"):

@@ -131,7 +131,7 @@ def test_the_unstable_file_version_is_refused(uri: str) -> None:
 
 
 @pytest.mark.parametrize("file_version", ["2.0", "2.1"])
-def test_types_of_newer_file_versions_are_refused(uri: str, file_version: str) -> None:
+def test_types_of_newer_files_are_refused(uri: str, file_version: str) -> None:
     """Files of 2.0 and 2.1 cannot store maps, and creation must say so rather than the first
     append.
     """

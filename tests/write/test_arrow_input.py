@@ -146,7 +146,7 @@ def test_no_view_remains_at_any_depth(
         ),
     ],
 )
-def test_only_the_views_of_a_type_change(views: pa.DataType, plain: pa.DataType) -> None:
+def test_only_view_types_change(views: pa.DataType, plain: pa.DataType) -> None:
     """Keys, lengths and the metadata of fields belong to the column's declaration."""
     actual = without_views(pa.schema([("v", views)]))
     assert actual.equals(pa.schema([("v", plain)]), check_metadata=True)

@@ -49,7 +49,7 @@ def null_values(array: pa.Array) -> int:
 @pytest.mark.floors
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("array", NESTED.values(), ids=list(NESTED))
-def test_values_stay_and_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
+def test_written_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
     """Lance stores nulls in the indices only, so a null among the values must move, at any depth
     and slice.
     """

@@ -71,7 +71,7 @@ def test_file_limits_are_at_least_one(tmp_path: Path, limit: dict[str, int]) -> 
         target(tmp_path, **limit)
 
 
-def test_files_written_before_a_failure_are_deleted(tmp_path: Path) -> None:
+def test_files_of_failed_writes_are_deleted(tmp_path: Path) -> None:
     """A bad row in a later batch must not leave the files of the earlier ones."""
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -91,7 +91,7 @@ def test_unknown_columns_create_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_worker_writes_and_the_driver_commits(tmp_path: Path) -> None:
+def test_workers_write_and_the_driver_commits(tmp_path: Path) -> None:
     """Target and fragments travel as bytes; row ids are given by the commit."""
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     sent = pickle.dumps(write_target(table))

@@ -134,7 +134,7 @@ def test_failing_conditions_reject_only_their_row():
     assert "cannot be evaluated" in verdict.bad["message"][0].as_py()
 
 
-def test_only_conditions_of_one_column_blame_one() -> None:
+def test_conditions_of_one_column_blame_it() -> None:
     """If a condition names two columns, nobody can tell which of them is wrong."""
     columns = pa.schema([("a", pa.int64()), ("b", pa.int64())])
     rules = RowRules(columns, as_checks({"one": "a > 0", "two": "a > b"}))
@@ -145,7 +145,7 @@ def test_only_conditions_of_one_column_blame_one() -> None:
     ]
 
 
-def test_conditions_find_struct_parts_in_any_case():
+def test_struct_parts_match_in_any_case():
     """The check of the columns accepts the name, so the check of the rows has to find it, too."""
     schema = pa.schema([("S", pa.struct([("Part", pa.int64())]))])
     rules = RowRules(schema, resolve_columns(schema, as_checks({"high": "s.part > 1"})))
@@ -220,7 +220,7 @@ def test_errors_count_rows_in_words(ids: list[int | None], counted: str) -> None
 
 
 @pytest.mark.parametrize("column", ["id", "at"])
-def test_deletes_need_fitting_keys_and_sequence_numbers(column):
+def test_deletes_need_fitting_keys_and_sequences(column):
     """A delete finds its row by the key, and is ordered by its sequence number."""
     stored = pa.schema([("id", pa.int32()), ("at", pa.int32()), ("small", pa.int8())])
     incoming = pa.schema([(name, pa.int64()) for name in stored.names] + [("_deletes", pa.bool_())])

@@ -107,7 +107,7 @@ def test_load_makes_all_kinds_of_changes(shop: str) -> None:
     assert any(isinstance(row[5], Decimal) for row in after.values())
 
 
-def test_the_same_seed_makes_the_same_changes(postgresql: Any) -> None:
+def test_equal_seeds_make_equal_changes(postgresql: Any) -> None:
     """A failure must be reproducible."""
     actual = []
     for _ in range(2):

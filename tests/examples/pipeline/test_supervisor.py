@@ -179,7 +179,7 @@ def test_parts_that_ignore_signals_are_killed(supervise: Callable[..., Superviso
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
-def test_parts_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+def test_parts_end_with_their_supervisor(tmp_path: Path) -> None:
     """A killed supervisor cannot clean up, and orphans would hold ports and files."""
     program = (
         "import sys; from pathlib import Path\n"

@@ -97,14 +97,14 @@ def test_other_extractions_are_refused_by_name(text: str, why: str) -> None:
         parse_value(text, SCHEMA)
 
 
-def test_deep_texts_do_not_end_the_process() -> None:
+def test_deep_texts_do_not_crash() -> None:
     """A text from outside decides how deep it is; the error names it instead of a recursion."""
     assert extracted("[" * 200 + "]" * 200, "$[0][0]") == "[" * 198 + "]" * 198
     with pytest.raises(InvalidInputError, match="nested too deeply"):
         extracted("[" * 9999 + "]" * 9999, "$[0]")
 
 
-def test_parts_of_json_columns_decide_about_rows(tmp_path: Path) -> None:
+def test_parts_of_json_columns_filter_rows(tmp_path: Path) -> None:
     """The column is binary in the table; its parts are those of the text that users see."""
     texts = ['{"op": "c", "n": [1.50, {"k": "x"}]}', '{"op": "d"}', None, "[1]"]
     table = pa.table({"id": range(4), "j": pa.array(texts, pa.json_())})

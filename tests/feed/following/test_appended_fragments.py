@@ -116,7 +116,7 @@ def test_column_backfills_may_be_ignored(dataset: Any) -> None:
     assert (step.changes_rows, step.num_row_changes) == (None, 0)
 
 
-def test_an_insert_only_upsert_is_an_append(dataset: Any) -> None:
+def test_insert_only_upserts_are_appends(dataset: Any) -> None:
     """Pylance commits it as an update operation, although it only adds rows."""
     dataset.merge_insert("id").when_not_matched_insert_all().execute(rows(1, 7))
     *_, step = steps(dataset.uri)
@@ -132,7 +132,7 @@ def test_restored_rows_are_not_appended_again(dataset: Any) -> None:
     assert restored.changes_rows == "brings back the rows of fragment 1 (by Restore)"
 
 
-def test_any_range_of_appended_rows_is_readable(dataset: Any) -> None:
+def test_any_appended_range_is_readable(dataset: Any) -> None:
     """A batch limit can split a version at any row, within and between fragments."""
     lance.write_dataset(rows(*range(10, 20)), dataset.uri, mode="append", max_rows_per_file=4)
     *_, step = steps(dataset.uri)

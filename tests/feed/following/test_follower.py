@@ -153,7 +153,7 @@ def test_splits_remove_rows_before_adding_others(ds: Dataset) -> None:
 
 @pytest.mark.parametrize("with_pre_images", [True, False])
 @pytest.mark.parametrize("num_delivered", [1, 2, 3, 4])
-def test_positions_of_earlier_releases_keep_their_meaning(
+def test_positions_of_earlier_releases_stay_valid(
     num_delivered: int, with_pre_images: bool
 ) -> None:
     """They count an update as one change, and the rest of the version must follow without
@@ -194,7 +194,7 @@ def test_batches_respect_the_size_limit(tmp_path: Path) -> None:
     assert [len(batch) for batch in batches] == pytest.approx([250] * 4, abs=5)
 
 
-def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
+def test_version_limits_count_changed_versions(ds: Dataset) -> None:
     """Commits without changes, such as of a config, would otherwise delay the changes by a batch
     each.
     """
@@ -205,7 +205,7 @@ def test_the_version_limit_counts_versions_with_changes(ds: Dataset) -> None:
     assert [position.version for position in positions] == [4, 5, after.version - 2, after.version]
 
 
-def test_a_limited_batch_passes_few_unchanged_versions(
+def test_limited_batches_pass_few_unchanged_versions(
     ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The position advances without rows, and no poll reads the whole history."""
@@ -266,7 +266,7 @@ def test_an_idle_poll_is_one_read(ds: Dataset, monkeypatch: pytest.MonkeyPatch) 
     assert [call for call, _ in store.calls] == ["read"] * 10
 
 
-def test_batches_can_be_replanned_from_their_positions(ds: Dataset) -> None:
+def test_batches_are_replanned_from_positions(ds: Dataset) -> None:
     """After a failure Spark repeats a batch from its positions only, and must get the same rows."""
     positions = steps_from(follow(ds), FROM_SNAPSHOT, Limits(rows=2))
     ds.append(rows(8))
@@ -319,7 +319,7 @@ def test_batches_read_manifests_once(stored: Dataset, monkeypatch: pytest.Monkey
 # --- snapshots
 
 
-def test_changes_follow_the_slices_of_a_snapshot(ds: Dataset) -> None:
+def test_changes_follow_slices_of_snapshots(ds: Dataset) -> None:
     """A stream may start with a snapshot in several batches, while the table changes: no row may
     be lost or shown twice.
     """
@@ -337,7 +337,7 @@ def test_changes_follow_the_slices_of_a_snapshot(ds: Dataset) -> None:
     assert {row[0] for batch in batches[:3] for row in batch} == {5}
 
 
-def test_a_snapshot_without_limits_is_one_batch(ds: Dataset) -> None:
+def test_unlimited_snapshots_are_one_batch(ds: Dataset) -> None:
     """Without limits nothing forces further batches."""
     (batch,) = batches_from(follow(ds), FROM_SNAPSHOT)
     assert sorted(row[2] for row in batch) == [0, 2, 3, 5, 6, 7]
@@ -348,7 +348,7 @@ def test_the_version_limit_ignores_snapshots(ds: Dataset) -> None:
     assert len(batches_from(follow(ds), FROM_SNAPSHOT, Limits(versions=1))) == 1
 
 
-def test_an_empty_table_has_an_empty_snapshot() -> None:
+def test_empty_tables_have_empty_snapshots() -> None:
     """A position after the snapshot must exist, or the stream would start over for ever."""
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", SCHEMA)
     assert batches_from(follow(table), FROM_SNAPSHOT, Limits(rows=1)) == [[]]
@@ -442,7 +442,7 @@ def test_net_changes_bridge_a_consumers_gap(
     assert "net changes from version 2 to 6" in caplog.text
 
 
-def test_net_changes_bridge_a_gap_if_lenient(stored: Dataset) -> None:
+def test_lenient_net_changes_bridge_gaps(stored: Dataset) -> None:
     """Bridging a gap needs `failOnDataLoss` to be off."""
     forget(stored, 3)
     with pytest.raises(
@@ -487,7 +487,7 @@ def test_batches_survive_a_removed_end_version(
     assert rest == [(6, "insert", 8)]
 
 
-def test_a_cleanup_by_lance_keeps_tagged_versions(stored: Dataset) -> None:
+def test_lance_cleanups_keep_tagged_versions(stored: Dataset) -> None:
     """Consumers protect their version by a tag, which has to work against the reference's
     cleanup as well.
     """
@@ -570,7 +570,7 @@ def test_copies_are_noticed_inside_a_version(tmp_path: Path, is_running: bool) -
 
 
 @pytest.mark.parametrize("num_appends", [0, 1], ids=["fewer", "as many"])
-def test_a_restored_copy_is_not_a_loss(tmp_path: Path, num_appends: int) -> None:
+def test_restored_copies_are_no_loss(tmp_path: Path, num_appends: int) -> None:
     """`failOnDataLoss` covers what cleanup removed, not a table that was replaced."""
     uri, copy = str(tmp_path / "table"), str(tmp_path / "copy")
     lance_stream.create_dataset(uri, SCHEMA)
@@ -635,7 +635,7 @@ def test_net_changes_are_per_batch(ds: Dataset) -> None:
     ]
 
 
-def test_net_changes_of_large_versions_are_split(ds: Dataset) -> None:
+def test_large_net_changes_are_split(ds: Dataset) -> None:
     """The row limit must hold in this mode as well, without losing or repeating rows."""
     rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
     batches = batches_from(follow(ds, rules), Position(1), Limits(rows=4))

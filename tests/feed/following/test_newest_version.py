@@ -37,7 +37,7 @@ def test_an_idle_poll_is_one_read(tmp_path: Path) -> None:
     assert len(store.calls) == POLLS_PER_LISTING
 
 
-def test_a_new_version_is_seen_at_once(tmp_path: Path) -> None:
+def test_new_versions_are_seen_at_once(tmp_path: Path) -> None:
     """Several versions may be committed between two polls."""
     table = lance_stream.create_dataset(str(tmp_path), ROW.schema)
     newest = NewestVersion(open_log(table.uri))

@@ -68,7 +68,7 @@ def test_validity_applies_to_sliced_arrays(array: pa.Array) -> None:
         assert marked.to_pylist() == expected
 
 
-def test_a_block_unlike_its_type_is_corrupt() -> None:
+def test_blocks_unlike_their_type_are_corrupt() -> None:
     """Arrow would read past the end of buffers that are too small for the type."""
     words = FixedWidthBlock(32, 2, np.zeros(8, np.uint8))
     strings = VariableWidthBlock(1, np.array([0, 1]), np.zeros(1, np.uint8))
@@ -119,7 +119,7 @@ def test_indices_of_nulls_are_ignored() -> None:
         look_up(indices, items, pa.string())
 
 
-def test_an_index_beyond_its_type_is_corrupt() -> None:
+def test_indices_beyond_their_type_are_corrupt() -> None:
     """The index is valid among the items, but the column's index type cannot hold it."""
     items = pa.array(range(200))
     with pytest.raises(CorruptDataError, match="does not fit into int8"):
@@ -127,7 +127,7 @@ def test_an_index_beyond_its_type_is_corrupt() -> None:
 
 
 @pytest.mark.floors
-def test_a_dictionary_block_reads_as_its_items() -> None:
+def test_dictionary_blocks_read_as_their_items() -> None:
     """Pages may store dictionaries for columns that are none in the schema."""
     block = DictionaryBlock(
         FixedWidthBlock(8, 3, np.array([1, 0, 1], np.uint8)),

@@ -113,7 +113,7 @@ def test_values_pass_through_a_disabled_table() -> None:
         stored_table([b"a", b"b"]).replace(b"\1\1\0", b"\1\x09\0", 1),
     ],
 )
-def test_a_damaged_symbol_table_is_bad_data(damaged: bytes) -> None:
+def test_damaged_symbol_tables_are_bad_data(damaged: bytes) -> None:
     """Stored lengths of symbols are not trusted."""
     with pytest.raises(CorruptDataError):
         decode_symbol_table(damaged)

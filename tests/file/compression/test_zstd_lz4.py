@@ -46,7 +46,7 @@ def test_pieces_decompress_independently(scheme: str, compress: object) -> None:
 
 
 @pytest.mark.parametrize(("scheme", "compress"), SCHEMES)
-def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None:
+def test_empty_pieces_are_empty_values(scheme: str, compress: object) -> None:
     """Lance stores no frame for an empty value."""
     assert callable(compress)
     pieces = [b"", compress(b"one"), b"", b"", compress(b"two"), b""]
@@ -55,7 +55,7 @@ def test_an_empty_piece_is_an_empty_value(scheme: str, compress: object) -> None
     assert zstd_lz4.decode_per_value(block_of([b"", b""]), scheme).data.tobytes() == b""
 
 
-def test_a_bare_frame_with_its_size_decompresses() -> None:
+def test_bare_frames_with_sizes_decompress() -> None:
     """Some versions of Lance write zstd frames without the size in front."""
     pieces = [zstd(raw)[8:] if number % 2 == 0 else zstd(raw) for number, raw in enumerate(RAW)]
     assert values_of(zstd_lz4.decode_per_value(block_of(pieces), "zstd")) == RAW

@@ -31,7 +31,7 @@ def test_column_metadata_round_trips() -> None:
     assert decode_column_metadata(encode_column_metadata(COLUMN), data_stop=130) == COLUMN
 
 
-def test_a_buffer_past_the_data_is_corrupt() -> None:
+def test_buffers_past_the_data_are_corrupt() -> None:
     """The buffer would overlap with metadata and be read as values."""
     with pytest.raises(CorruptDataError, match="128 to 130"):
         decode_column_metadata(encode_column_metadata(COLUMN), data_stop=129)
@@ -90,7 +90,7 @@ def test_columns_with_blobs_are_recognized() -> None:
     assert holds_blobs(ColumnMetadata((), pack_encoding(around)))
 
 
-def test_a_zone_map_is_not_a_blob() -> None:
+def test_zone_maps_are_not_blobs() -> None:
     """Old writers wrapped columns in zone maps, around plain values or blobs."""
     encoding = encodings_v2_0_pb2.ColumnEncoding()
     encoding.zone_index.rows_per_zone = 100

@@ -52,7 +52,7 @@ def test_an_unsupported_version_is_named_first(major: int, minor: int, named: st
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_position_past_the_end_is_corrupt(index: int) -> None:
+def test_positions_past_the_end_are_corrupt(index: int) -> None:
     """The store would answer such a request with an error that names no cause."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<Q", stored, 8 * index, SIZE - FOOTER_BYTES + 1)
@@ -61,7 +61,7 @@ def test_a_position_past_the_end_is_corrupt(index: int) -> None:
 
 
 @pytest.mark.parametrize("position", [24, 28])
-def test_a_table_beyond_the_file_is_corrupt(position: int) -> None:
+def test_tables_beyond_the_file_are_corrupt(position: int) -> None:
     """The count decides how much is read and allocated."""
     stored = bytearray(encode_footer(FOOTER))
     struct.pack_into("<I", stored, position, 2**32 - 1)
@@ -69,14 +69,14 @@ def test_a_table_beyond_the_file_is_corrupt(position: int) -> None:
         decode_footer(stored, SIZE)
 
 
-def test_a_file_without_a_schema_is_corrupt() -> None:
+def test_files_without_a_schema_are_corrupt() -> None:
     """The first global buffer is the schema, without which no column has a type."""
     footer = Footer(100, ByteRange(200, 264), ByteRange(264, 264), FileVersion.V2_0)
     with pytest.raises(CorruptDataError, match="schema"):
         decode_footer(encode_footer(footer), SIZE)
 
 
-def test_a_position_table_holds_starts_and_sizes() -> None:
+def test_position_tables_hold_starts_and_sizes() -> None:
     """Other readers expect pairs of start and size, not of start and stop."""
     ranges = (ByteRange(64, 70), ByteRange(128, 128))
     stored = encode_position_table(ranges)

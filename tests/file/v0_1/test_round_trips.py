@@ -69,7 +69,7 @@ def lists_of(arrays: list[pa.Array]) -> list[Any]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.data())
-def test_any_range_and_any_rows_round_trip(
+def test_any_ranges_and_rows_round_trip(
     files: Any, data: bytes, table: pa.Table, drawn: st.DataObject
 ) -> None:
     """Ranges that begin or end inside batches are where rows get lost."""

@@ -32,7 +32,7 @@ def test_unsupported_encodings_are_named(kind: str) -> None:
         decode(encoding, pa.int32(), [b"1234"], Rows(0, 1))
 
 
-def test_a_page_without_an_encoding_is_corrupt() -> None:
+def test_pages_without_an_encoding_are_corrupt() -> None:
     """An empty message is valid protobuf and must not read as a default."""
     with pytest.raises(CorruptDataError, match="does not state"):
         decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
@@ -114,7 +114,7 @@ def test_dictionary_indices_start_at_zero() -> None:
 
 
 @pytest.mark.parametrize("index", [3, 255])
-def test_an_index_without_an_item_is_corrupt(index: int) -> None:
+def test_indices_without_an_item_are_corrupt(index: int) -> None:
     """Arrow does not check indices and would read foreign memory."""
     stored = [bytes([0, index]), u64(1, 3), b"abb"]
     for arrow in (pa.string(), pa.dictionary(pa.int8(), pa.string())):

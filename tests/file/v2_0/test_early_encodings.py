@@ -205,7 +205,7 @@ def test_bitmaps_are_never_compressed() -> None:
     assert array.to_pylist() == [None, False, True]
 
 
-def test_an_unknown_compression_is_refused_by_name() -> None:
+def test_unknown_compressions_are_refused_by_name() -> None:
     """The user learns which compression another writer chose."""
     with pytest.raises(UnsupportedFeatureError, match="snappy"):
         decode(flat(8, scheme="snappy"), pa.int8(), [b"abc"], Rows(0, 1))

@@ -47,7 +47,7 @@ TABLES = {rate: rows_of(rate) for rate in (0, 1, 2, 5)}
 
 @pytest.mark.parametrize("rate", TABLES)
 @pytest.mark.parametrize("max_page_bytes", [1, 30, 1 << 20])
-def test_all_rows_read_as_they_were_written(files: Any, rate: int, max_page_bytes: int) -> None:
+def test_all_rows_read_as_written(files: Any, rate: int, max_page_bytes: int) -> None:
     """Pages of a few rows show mistakes at their edges for every type."""
     table = TABLES[rate]
     opened = files.written(table, max_page_bytes=max_page_bytes)

@@ -145,7 +145,7 @@ def test_store_failures_are_ignored() -> None:
     assert [call for call, _ in store.calls] == ["write", "read_end"]
 
 
-def test_saved_bounds_are_read_once_per_process() -> None:
+def test_processes_read_saved_bounds_once() -> None:
     """A request for every batch would cost more than the bounds save."""
     table = table_of([1], [5])
     saved(table, [1], [5])

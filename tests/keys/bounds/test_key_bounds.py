@@ -297,7 +297,7 @@ def learned(numbers: Iterable[int]) -> list[FileBounds]:
     return file_bounds
 
 
-def test_bounds_that_are_learned_again_change_nothing() -> None:
+def test_relearned_bounds_change_nothing() -> None:
     """Concurrent scans report the same files, and counting their work twice would save the bounds
     too often.
     """

@@ -65,7 +65,7 @@ def test_foreign_files_are_read_each_time() -> None:
 
 
 @pytest.mark.parametrize("stated", [1, 50, 1000])
-def test_fragments_with_wrong_row_counts_are_refused(tmp_path: Path, stated: int) -> None:
+def test_wrong_row_counts_are_refused(tmp_path: Path, stated: int) -> None:
     """What the index knows of the file says nothing about a damaged fragment."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, rows(range(100), 0)).append(rows(range(100, 200), 0))

@@ -123,7 +123,7 @@ def test_composite_keys_are_remapped() -> None:
     assert num_read(store) == 0
 
 
-def test_rows_that_are_deleted_meanwhile_stay_deleted() -> None:
+def test_concurrently_deleted_rows_stay_deleted() -> None:
     """A compaction maps rows of the version that it has read, and an upsert in between has moved
     or deleted some of them.
     """

@@ -126,7 +126,7 @@ def test_runs_of_removed_files_are_deleted() -> None:
     assert not set(before) & set(runs_of(ds.table))
 
 
-def test_runs_are_merged_so_that_few_remain() -> None:
+def test_merges_leave_few_runs() -> None:
     """Every run costs requests in each new process, so their number must stay small."""
     ds = lance_stream.Dataset(indexed(table_of(2)))
     for number in range(20):
@@ -140,7 +140,7 @@ def test_runs_are_merged_so_that_few_remain() -> None:
     assert num_read(store) < 10
 
 
-def test_a_run_of_current_files_is_not_rewritten() -> None:
+def test_runs_of_current_files_stay() -> None:
     """Alone it cannot become smaller, and its bytes would be written at each merge."""
     table = table_of(2)
     index_keys(table, ["id"], (5, 6), [0, 1])
@@ -257,7 +257,7 @@ def test_damaged_runs_are_not_used(what: str) -> None:
         table = done.table
 
 
-def test_runs_damaged_after_opening_are_not_used() -> None:
+def test_runs_damaged_after_opening_are_unused() -> None:
     """The footer has been read by then, but the chunks have not."""
     table = indexed(table_of())
     (path,) = runs_of(table)

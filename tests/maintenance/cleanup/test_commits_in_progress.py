@@ -55,7 +55,7 @@ def test_commits_during_cleanup_keep_the_rest() -> None:
     assert unnamed_files(ds) == ["_transactions/4-0.txn"]
 
 
-def test_removing_old_versions_ignores_commits_under_way() -> None:
+def test_removals_ignore_commits_in_progress() -> None:
     """A commit never depends on versions that are older than its own, so it must not block their
     removal.
     """

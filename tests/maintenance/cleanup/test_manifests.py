@@ -73,7 +73,7 @@ def test_unreadable_branches_stop_the_cleanup(
     assert paths_of(ds) == before
 
 
-def test_detached_versions_of_branches_keep_their_files() -> None:
+def test_detached_branch_versions_keep_files() -> None:
     """A detached version of a branch needs files of the main one, which no other version names."""
     ds = busy_table()
     ds.checkout(3).branches.create("dev")

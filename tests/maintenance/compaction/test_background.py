@@ -85,7 +85,7 @@ def test_compaction_runs_every_n_batches() -> None:
     assert verify(final.table) == []
 
 
-def test_a_round_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_rounds_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """Operators search logs by line, and need version and effect of a round in one of them."""
     compaction = BackgroundCompaction(1)
     ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))

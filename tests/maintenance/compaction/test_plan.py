@@ -110,7 +110,7 @@ def test_invalid_target_sizes_are_refused() -> None:
         CompactionRules(0)
 
 
-def test_fragments_that_exceed_a_file_together_stay() -> None:
+def test_fragments_exceeding_a_file_stay() -> None:
     """They would become as many files again, and each compaction would rewrite them."""
     table = table_of(*[5] * 10)
     assert plan(table, CompactionRules(100, max_file_bytes=10_000)) == [tuple(range(10))]

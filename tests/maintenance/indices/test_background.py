@@ -45,7 +45,7 @@ def newest(uri: str) -> Callable[[], TableVersion]:
     return lambda: lance_stream.open_dataset(uri).table
 
 
-def test_a_child_brings_indices_up_to_date(uri: str, newest: Callable[[], TableVersion]) -> None:
+def test_child_processes_update_indices(uri: str, newest: Callable[[], TableVersion]) -> None:
     """The new rows must be indexed in a version that Lance itself can search."""
     indexing = BackgroundIndexing(ANY_ROW)
     with indexing.batch():
@@ -485,7 +485,7 @@ child.build_in_child(request_of(table, ["id_idx"]), table.store.uri, {}, threadi
 """
 
 
-def test_a_child_ends_soon_after_its_parent(uri: str) -> None:
+def test_children_end_soon_after_parents(uri: str) -> None:
     """A killed driver cannot clean up, and an orphan would go on using memory and cores."""
     arguments = [sys.executable, "-c", ORPHAN, uri]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as parent:

@@ -119,7 +119,7 @@ def test_plain_tables_move_into_a_store(uri: Path, options: dict[str, str]) -> N
         lambda ds: ds.compact(),
     ],
 )
-def test_tables_without_their_store_are_read_only(external: Path, verb: Any) -> None:
+def test_tables_without_stores_are_read_only(external: Path, verb: Any) -> None:
     """A commit past the store could overwrite a version that the store has promised to another
     writer.
     """
@@ -225,7 +225,7 @@ def test_leaving_and_forgetting_need_a_store(external: Path) -> None:
             function(external)
 
 
-def test_a_table_has_one_name_in_stores(
+def test_tables_have_one_name_in_stores(
     external: Path, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening the table by another path must not create a second set of entries."""

@@ -138,7 +138,7 @@ def test_versions_before_migration_cannot_be_restored(ds: Dataset) -> None:
         result.restore(ds.version)
 
 
-def test_history_before_the_migration_has_no_feed(ds: Dataset) -> None:
+def test_history_before_migrations_has_no_feed(ds: Dataset) -> None:
     """Without ids older versions cannot be compared row by row."""
     result = lance_stream.migrate_to_stable_row_ids(ds.uri)
     with pytest.raises(UnsupportedFeatureError, match="stable row ids"):

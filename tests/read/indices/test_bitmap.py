@@ -29,7 +29,7 @@ def encoded(parts: dict[int, set[int]]) -> bytes:
 
 
 @given(SETS)
-def test_the_ids_of_all_parts_are_returned(parts: dict[int, set[int]]) -> None:
+def test_ids_of_all_parts_are_returned(parts: dict[int, set[int]]) -> None:
     """The high half of an id is the key of its part, and a dropped part would lose rows of a
     filter.
     """

@@ -306,7 +306,7 @@ def test_unknown_index_details_lead_to_scans(uri: str, change: Any) -> None:
         assert len(keys(ds, condition)) == 1
 
 
-def test_a_column_of_another_type_is_scanned(uri: str) -> None:
+def test_columns_of_other_types_are_scanned(uri: str) -> None:
     """Comparisons with an index of another type than the column would be wrong."""
     ds = lance_stream.open_dataset(uri)
     ds = with_indices(ds, lambda index: replace(index, field_ids=(2,)))

@@ -126,7 +126,7 @@ def replace_file(path: Path, table: pa.Table) -> None:
         writer.write_batch(table)
 
 
-def test_a_list_in_another_order_is_accepted(tmp_path: Path) -> None:
+def test_lists_in_other_orders_are_accepted(tmp_path: Path) -> None:
     """The list names the page of each entry, and no rule of the format orders the entries."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, {name: values[::-1] for name, values in LISTED.items()})

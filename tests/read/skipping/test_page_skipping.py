@@ -145,7 +145,7 @@ PREDICATES = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize("predicate", PREDICATES)
-def test_rows_are_the_same_as_without_bounds(ds: Dataset, plain: Dataset, predicate: str) -> None:
+def test_bounds_change_no_rows(ds: Dataset, plain: Dataset, predicate: str) -> None:
     """Bounds of nulls, NaN and truncated strings are easy to get wrong, which would lose rows."""
     table = ds.to_table(filter=predicate)
     assert table.num_rows

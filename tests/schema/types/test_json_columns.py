@@ -122,7 +122,7 @@ def test_text_in_bytes_is_no_binary_json(values: Any) -> None:
             as_jsonb(pa.array(values, kind))
 
 
-def test_binary_json_is_kept_as_it_is() -> None:
+def test_binary_json_is_stored_unchanged() -> None:
     """It may contain values that JSON text cannot express."""
     infinity = bytes.fromhex("200000002000000120")
     fixed = pa.array([b"\x40\0\0\0", None], pa.binary(4))

@@ -199,7 +199,7 @@ def test_batches_respect_their_limits(ds: Dataset, limits: dict[str, int]) -> No
 
 
 @WITH_LIMITS
-def test_available_now_ends_at_its_start_version(ds: Dataset) -> None:
+def test_available_now_ends_at_start_version(ds: Dataset) -> None:
     """Versions that are committed during the run belong to the next one, or the run might never
     end.
     """

@@ -167,7 +167,7 @@ def test_small_frames_are_part_of_plans(spark: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.since_spark("4.0")
-def test_frames_of_arrow_data_leave_settings_alone(spark: Any) -> None:
+def test_arrow_frames_leave_settings_alone(spark: Any) -> None:
     """A user's own frames must be created as the user has set it."""
     name = "spark.sql.execution.arrow.localRelationThreshold"
     before = spark.conf.get(name)

@@ -54,7 +54,7 @@ def test_unexpectedly_large_rows_wait_for_tasks() -> None:
     assert rows_of([TaskInput((), Counting(), 10)], 799) is None
 
 
-def test_errors_of_eager_reads_wait_for_tasks() -> None:
+def test_eager_read_errors_wait_for_tasks() -> None:
     """A task is repeated after a transient error, while an error of the planner would end the
     query.
     """

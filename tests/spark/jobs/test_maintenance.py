@@ -193,9 +193,7 @@ def test_concurrent_writers_keep_their_changes(
     assert done.verify() == []
 
 
-def test_errors_of_compacting_tasks_leave_no_files(
-    spark: Any, pair: tuple[Dataset, Dataset]
-) -> None:
+def test_failed_compaction_tasks_leave_no_files(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
     """A failed compaction is repeated, and each attempt would otherwise leave a copy of the table
     on the store.
     """

@@ -31,7 +31,7 @@ def test_connect_clients_must_name_their_stream() -> None:
     assert (sink.app_id, sink.arguments.mode) == ("orders", "upsert")
 
 
-def test_sinks_from_before_the_session_are_refused(
+def test_sinks_older_than_sessions_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a sink could not know that it needs an `app_id`, so the check is repeated when the

@@ -16,7 +16,7 @@ from lance_stream.spark.session.running_queries import output_mode_of, run_of, r
 pytestmark = pytest.mark.spark
 
 
-def test_each_run_of_a_query_is_identified(spark: SparkSession, tmp_path: Path) -> None:
+def test_runs_of_queries_are_identified(spark: SparkSession, tmp_path: Path) -> None:
     """The run is cached for its batches, and the next run of the query has the same query id."""
     runs: list[tuple[str, str]] = []
 

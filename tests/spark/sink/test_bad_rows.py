@@ -108,7 +108,7 @@ def expected(mode: str, batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any,
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.some_cases(one_in=2)
 @pytest.mark.essential
-def test_good_rows_commit_and_bad_rows_are_quarantined(
+def test_only_bad_rows_are_quarantined(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, by: str
 ) -> None:
     """Random batches are compared with a model; every batch is repeated, and finally all bad rows
@@ -163,7 +163,7 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(
 
 @pytest.mark.floors
 @pytest.mark.parametrize("mode", MODES)
-def test_a_batch_with_bad_rows_is_refused(spark: Any, uri: str, mode: str) -> None:
+def test_batches_with_bad_rows_are_refused(spark: Any, uri: str, mode: str) -> None:
     """The first batch, the tasks and the driver check rows in different code, and none of them may
     let a bad row through.
     """
@@ -203,7 +203,7 @@ def test_nulls_in_required_columns_are_refused(spark: Any, uri: str) -> None:
         sink(df, 0)
 
 
-def test_problems_of_the_whole_batch_are_refused(spark: Any, uri: str) -> None:
+def test_problems_of_whole_batches_are_refused(spark: Any, uri: str) -> None:
     """A missing column makes every row bad, and a quarantine that takes them all would hide the
     mistake.
     """
@@ -246,7 +246,7 @@ def test_invalid_checks_and_quarantines_are_refused(spark: Any, uri: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_batch_of_bad_rows_alone_is_recorded(spark: Any, uri: str, mode: str) -> None:
+def test_batches_of_bad_rows_are_recorded(spark: Any, uri: str, mode: str) -> None:
     """Without an entry in the ledger a replay would set the same rows aside again; the first batch
     also has to create the table.
     """
@@ -268,7 +268,7 @@ def test_a_batch_of_bad_rows_alone_is_recorded(spark: Any, uri: str, mode: str) 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.some_cases(one_in=3)
-def test_a_killed_sink_quarantines_each_row_once(
+def test_killed_sinks_quarantine_rows_once(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, when: str, later: str
 ) -> None:
     """A batch that is repeated after a kill, unchanged or with other checks, must neither lose nor
@@ -347,7 +347,7 @@ def test_invalid_utf8_is_set_aside(spark: Any, uri: str) -> None:
     assert rows_of(uri) == [(0, "ok")]
 
 
-def test_a_quarantine_of_another_table_is_refused(spark: Any, uri: str, tmp_path: Path) -> None:
+def test_quarantines_of_other_tables_are_refused(spark: Any, uri: str, tmp_path: Path) -> None:
     """Rows of two tables in one quarantine could be replayed into the wrong table."""
     df = spark.createDataFrame([(1,), (-1,)], "id bigint")
     shared = str(tmp_path / "bad.lance")

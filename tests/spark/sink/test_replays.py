@@ -63,7 +63,7 @@ def run(file_stream: Any, sink: Callable[[Any, int], None], df: Any = None) -> N
 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("is_deterministic", [True, False])
-def test_a_second_dataframe_needs_its_app_id(
+def test_second_dataframes_need_their_app_id(
     file_stream: Any, uri: str, is_deterministic: bool
 ) -> None:
     """The second DataFrame of a batch must not be taken for a replay of the first, even if the
@@ -268,9 +268,7 @@ def restored(file_stream: Any, uri: str) -> str:
 ALL_ROWS = [*range(MAX_RECENT + 4), 100]
 
 
-def test_old_checkpoints_with_new_app_ids_duplicate_nothing(
-    file_stream: Any, uri: str, restored: str
-) -> None:
+def test_new_app_ids_duplicate_nothing(file_stream: Any, uri: str, restored: str) -> None:
     """Neither the batch id nor the app id reveals this replay, so the query's id in the ledger has
     to.
     """

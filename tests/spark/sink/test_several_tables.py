@@ -171,7 +171,7 @@ def test_a_failing_table_is_named(file_stream: Any, tmp_path: Path, atomic: bool
     assert tables.versions() == [1, 1]
 
 
-def test_a_table_without_rows_keeps_its_version(file_stream: Any, tmp_path: Path) -> None:
+def test_tables_without_rows_keep_their_version(file_stream: Any, tmp_path: Path) -> None:
     """A batch often has rows for some of the tables, and the others need no empty version."""
     tables = Tables(tmp_path, in_store=True)
     file_stream.add(orders(1))
@@ -247,7 +247,7 @@ def test_added_columns_commit_before_atomic_rows(
     assert [version.operation for version in ds.versions()] == ["Create", "Merge", "Update"]
 
 
-def test_bad_rows_are_set_aside_for_each_table(file_stream: Any, tmp_path: Path) -> None:
+def test_every_table_quarantines_bad_rows(file_stream: Any, tmp_path: Path) -> None:
     """Every table has its own checks and quarantine, also if the good rows are committed in one
     transaction.
     """

@@ -177,7 +177,7 @@ def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
 
 
 @pytest.mark.essential
-def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> None:
+def test_different_rows_of_batches_are_refused(file_stream: Any, uri: str) -> None:
     """Skipping them as if they were a replay would lose them."""
     file_stream.add(rows(0, 1))
     sink = lance_sink(uri)
@@ -190,7 +190,7 @@ def test_different_rows_of_a_batch_are_refused(file_stream: Any, uri: str) -> No
         file_stream.run(twice)
 
 
-def test_another_query_needs_its_own_app_id(file_stream: Any, uri: str) -> None:
+def test_other_queries_need_their_app_id(file_stream: Any, uri: str) -> None:
     """With a new checkpoint the batch ids start again, and under the same app id new rows would be
     taken for replays.
     """
@@ -210,7 +210,7 @@ def test_two_queries_append_independently(file_stream: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"mode": "upsert", "on": "id"}])
-def test_an_empty_first_batch_creates_the_table(
+def test_empty_first_batches_create_the_table(
     file_stream: Any, uri: str, arguments: dict[str, Any]
 ) -> None:
     """Later batches then know that a missing table was deleted; an empty later batch changes
@@ -323,9 +323,7 @@ def test_session_settings_are_restored(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.essential
-def test_little_data_is_written_by_one_task(
-    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_task_writes_little_data(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second batch on the sink knows that batches are small, and one file per task would
     make the table slow.
     """
@@ -352,9 +350,7 @@ def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return jobs
 
 
-def test_little_data_is_written_by_the_driver(
-    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drivers_write_little_data(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver on the same machine as the workers saves the job of Spark altogether."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 100)
     jobs = count_jobs_of_tasks(monkeypatch)
@@ -639,7 +635,7 @@ def test_new_tables_can_have_a_schema(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert", "overwrite"])
-def test_a_failed_first_batch_creates_no_table(spark: Any, uri: str, mode: str) -> None:
+def test_failed_first_batches_create_no_table(spark: Any, uri: str, mode: str) -> None:
     """Otherwise the corrected batch would be refused for the types of the wrong one."""
     sink = lance_sink(uri, mode=mode, on="id" if mode == "upsert" else None, app_id="a")
     bad = spark.sql("SELECT 1L AS id, if(id = 2, raise_error('no'), 'x') AS x FROM range(4)")

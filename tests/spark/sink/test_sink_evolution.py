@@ -81,7 +81,7 @@ def test_struct_fields_are_added_and_widened(spark: Any, uri: str, mode: str) ->
         feed(spark, only_new, 0, "id int, s struct<a:double>", (1, (0.5,)))
 
 
-def test_a_feed_with_wider_types_is_applied(spark: Any, tmp_path: Path) -> None:
+def test_feeds_with_wider_types_are_applied(spark: Any, tmp_path: Path) -> None:
     """The source table is widened, and its replica has to follow."""
     source, replica = str(tmp_path / "source"), str(tmp_path / "replica")
     ids = pa.table({"id": pa.array([1, 2], pa.int32()), "x": [1.0, 2.0]})
@@ -103,7 +103,7 @@ def test_a_feed_with_wider_types_is_applied(spark: Any, tmp_path: Path) -> None:
     assert types_of(replica)["id"] == pa.int64()
 
 
-def test_a_replay_across_a_widening_is_recognized(spark: Any, uri: str) -> None:
+def test_replays_across_widenings_are_recognized(spark: Any, uri: str) -> None:
     """The digest of a batch does not depend on the table's types."""
     sink = lance_sink(uri, schema_evolution="widen_types", app_id="a")
     feed(spark, sink, 0, "id int, x float", (1, 0.5))

@@ -118,7 +118,7 @@ def cdc_sink(uri: str, **more: Any) -> LanceSink:
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)
-def test_one_batch_of_changes_is_one_version(spark: Any, uri: str) -> None:
+def test_change_batches_become_one_version(spark: Any, uri: str) -> None:
     """Late, repeated, deleted and unknown keys of one batch must become visible together, and the
     counts must add up.
     """
@@ -621,7 +621,7 @@ def test_a_renamed_key_stops_the_sink(spark: Any, uri: str, mode: str) -> None:
 # --- logging
 
 
-def test_the_log_has_one_line_per_batch(
+def test_logs_have_one_line_per_batch(
     spark: Any, uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Users search the log for slow batches, and `commits_in_log` parses the same line."""

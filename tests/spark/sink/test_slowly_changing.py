@@ -211,7 +211,7 @@ def test_wider_sequences_widen_starts_and_ends(spark: Any, uri: str) -> None:
         ("id; city; note; map(seq, 1) AS seq; op", "values have no order"),
     ],
 )
-def test_batches_that_make_no_history_are_refused(
+def test_batches_without_a_history_are_refused(
     spark: Any, uri: str, select: str, message: str
 ) -> None:
     """Null keys or sequences and reserved column names would build a history that later batches

@@ -54,7 +54,7 @@ def test_the_format_stores_vectors(spark: Any, tmp_path: Path, mode: str) -> Non
     assert nearest(uri, 33.2) == 33
 
 
-def test_metadata_of_a_column_declares_a_vector(spark: Any, tmp_path: Path) -> None:
+def test_column_metadata_declares_vectors(spark: Any, tmp_path: Path) -> None:
     """A program written for lance-spark needs no other declaration."""
     uri = str(tmp_path / "t")
     size = {"arrow.fixed-size-list.size": 4}

@@ -67,7 +67,7 @@ def test_versions_are_read_by_number(
     assert ids(load(session, uri, versionAsOf=version)) == expected
 
 
-def test_versions_are_read_by_tag_or_time(session: Any, uri: str) -> None:
+def test_tags_and_times_select_versions(session: Any, uri: str) -> None:
     """A time with an offset denotes the same instant in any zone."""
     lance.dataset(uri).tags.create("half", 2)
     assert ids(load(session, uri, tag="half")) == [0, 1, 2, 3, 4]

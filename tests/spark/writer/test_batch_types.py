@@ -270,7 +270,7 @@ def test_cached_batches_replay_identically(spark: Any, uri: str) -> None:
     batch.unpersist()
 
 
-def test_one_sink_serves_two_queries_at_once(file_stream: Any, uri: str) -> None:
+def test_sinks_serve_two_queries_at_once(file_stream: Any, uri: str) -> None:
     """Batches and compactions of two queries share the sink's state, which must not mix their app
     ids or lose rows.
     """

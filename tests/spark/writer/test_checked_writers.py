@@ -92,7 +92,7 @@ def aside(uri: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.floors
-def test_good_rows_commit_and_bad_rows_are_quarantined(uri: str, mode: str) -> None:
+def test_only_bad_rows_are_quarantined(uri: str, mode: str) -> None:
     """Random batches are compared with the model of the sink, and the last batch is repeated."""
     chance = random.Random(mode)
     lance_stream.create_dataset(uri, TABLE)
@@ -124,7 +124,7 @@ def test_good_rows_commit_and_bad_rows_are_quarantined(uri: str, mode: str) -> N
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("is_first", [True, False])
-def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bool) -> None:
+def test_batches_of_bad_rows_are_recorded(uri: str, mode: str, is_first: bool) -> None:
     """Its entry in the ledger makes a repetition a replay, also for the first batch, which creates
     the table.
     """
@@ -146,7 +146,7 @@ def test_a_batch_of_bad_rows_alone_is_recorded(uri: str, mode: str, is_first: bo
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.some_cases(one_in=4)
 @pytest.mark.spark
-def test_a_killed_writer_quarantines_each_row_once(
+def test_killed_writers_quarantine_rows_once(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, mode: str, when: str, later: str
 ) -> None:
     """A batch that is repeated after a kill, unchanged, with other checks or by the sink, must

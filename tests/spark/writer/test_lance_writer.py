@@ -281,7 +281,7 @@ def test_unusable_catalog_entries_explain_themselves(session: Any, uri: str) -> 
 
 
 @pytest.mark.floors
-def test_a_view_with_columns_creates_its_table(session: Any, uri: str) -> None:
+def test_views_with_columns_create_their_table(session: Any, uri: str) -> None:
     """The first INSERT creates the table, with or without rows; afterwards it is read and written
     by the view's name.
     """

@@ -41,7 +41,7 @@ def test_other_formats_keep_their_partitions(spark: Any, tmp_path: Path) -> None
     assert (tmp_path / "files" / "part=3").is_dir()
 
 
-def test_catalog_tables_are_refused_before_the_start(spark: Any, tmp_path: Path) -> None:
+def test_catalog_tables_are_refused_before_starting(spark: Any, tmp_path: Path) -> None:
     """A query that starts leaves a checkpoint behind, and an error that nobody waits for."""
     register(spark)
     stream = spark.readStream.format("rate").load().writeStream.format("lance")

@@ -349,7 +349,7 @@ def test_aborts_delete_staged_rows(uri: str) -> None:
 
 
 @pytest.mark.usefixtures("in_files")
-def test_invalid_rows_of_one_task_leave_nothing(uri: str) -> None:
+def test_invalid_rows_of_tasks_leave_nothing(uri: str) -> None:
     """The rows of all tasks are staged before the driver sees a null or duplicate key."""
     rows = pa.table({"id": pa.array([1, 2], pa.int64())})
     job = planned(uri, rows)
@@ -569,7 +569,7 @@ def test_collated_columns_decide_no_delete(session: Any) -> None:
         resolve_delete_condition("op = 'D'", schema, case_sensitive=False)
 
 
-def test_an_empty_first_upsert_creates_the_table(uri: str) -> None:
+def test_empty_first_upserts_create_the_table(uri: str) -> None:
     """Like an empty append, so that a later batch can tell that a missing table was deleted."""
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)

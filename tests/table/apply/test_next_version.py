@@ -55,7 +55,7 @@ def killing(fragment: Fragment, num_deleted: int) -> Fragment:
     )
 
 
-def test_a_new_table_begins_with_version_1() -> None:
+def test_new_tables_begin_with_version_1() -> None:
     """The specification numbers versions from 1, and row ids and fragment ids from 0."""
     manifest = table(3, 2)
     assert manifest.version == 1
@@ -69,7 +69,7 @@ def test_a_new_table_begins_with_version_1() -> None:
     assert manifest.reader_feature_flags == manifest.writer_feature_flags == STABLE_ROW_IDS
 
 
-def test_an_empty_new_table_uses_no_ids() -> None:
+def test_empty_new_tables_use_no_ids() -> None:
     """The absence of a highest fragment id differs from id 0, which would be skipped."""
     manifest = table()
     assert (manifest.next_row_id, manifest.max_fragment_id) == (0, None)
@@ -138,14 +138,14 @@ def test_only_the_named_version_is_restored() -> None:
         apply(start, Restore(1), NOW, restored=table(3, stable=False))
 
 
-def test_an_unstated_highest_fragment_id_is_found() -> None:
+def test_unstated_highest_ids_are_found() -> None:
     """Old writers did not state it: the next fragment's id follows those that are there."""
     old = replace(table(3, 2), max_fragment_id=None)
     manifest = then(old, Append((new_fragment(1),)))
     assert manifest.max_fragment_id == manifest.fragments[2].id == 2
 
 
-def test_a_delete_changes_only_the_deletion_file() -> None:
+def test_deletes_change_only_deletion_files() -> None:
     """The planned fragment may be outdated, and other writers' files and row ids must survive."""
     old = table(3, 2)
     stale = replace(killing(old.fragments[0], 1), files=(), row_ids=None)
@@ -159,7 +159,7 @@ def test_a_delete_changes_only_the_deletion_file() -> None:
     assert (manifest.next_row_id, manifest.max_fragment_id) == (5, 1)
 
 
-def test_a_fragment_without_live_rows_is_dropped() -> None:
+def test_fragments_without_live_rows_are_dropped() -> None:
     """Readers would otherwise open files that have nothing to show."""
     old = table(3, 2)
     manifest = then(old, Delete((killing(old.fragments[0], 3),), ()))
@@ -175,7 +175,7 @@ def test_deletes_in_missing_fragments_are_refused() -> None:
             then(old, operation)
 
 
-def test_an_overwrite_continues_ids_and_keeps_config() -> None:
+def test_overwrites_continue_ids_and_config() -> None:
     """Ids that start again at zero would make new rows look like old ones in the change feed."""
     old = replace(
         table(3, 2),
@@ -199,7 +199,7 @@ def test_an_overwrite_continues_ids_and_keeps_config() -> None:
     assert (len(emptied.fragments), emptied.next_row_id, emptied.max_fragment_id) == (0, 9, 2)
 
 
-def test_an_overwrite_can_change_the_file_version() -> None:
+def test_overwrites_can_change_the_file_version() -> None:
     """All old files go away, so only an overwrite may do it, and only on request."""
     fragment = new_fragment(4)
     file = replace(fragment.files[0], file_version=(2, 0))
@@ -240,7 +240,7 @@ def test_version_specific_fields_are_not_inherited() -> None:
     assert (manifest.index_section, manifest.branch, manifest.unknown) == (b"i", "b", b"")
 
 
-def test_a_version_is_later_than_its_predecessor() -> None:
+def test_versions_are_later_than_their_predecessor() -> None:
     """Time travel searches by timestamp, also when a writer's clock is behind."""
     old = table(3)
     assert then(old, Append(()), timestamp_nanos=5).timestamp_nanos == 1001

@@ -82,7 +82,7 @@ def test_updates_decode_only_touched_fragments() -> None:
     assert fresh.fragments.num_decoded == 1
 
 
-def test_created_versions_of_moved_rows_are_found() -> None:
+def test_moved_rows_keep_created_versions() -> None:
     """The row may have been in any fragment."""
     manifest = then(table(3, 2), Update(new_fragments=(moved(2, 4, 0),)))
     assert stamps(manifest.fragments[-1]) == ([1, 1], [2, 2])
@@ -263,7 +263,7 @@ def test_merges_stamp_only_fragments_with_new_files() -> None:
     assert [ids(fragment) for fragment in manifest.fragments] == [[0, 1, 2], [3, 4], [5]]
 
 
-def test_dropped_columns_take_files_and_indices_along() -> None:
+def test_dropped_columns_drop_files_and_indices() -> None:
     """A file or index of a dropped column would be opened for nothing; the rows are unchanged."""
     (file,) = new_fragment(3).files
     files = (

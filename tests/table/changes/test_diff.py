@@ -207,7 +207,7 @@ def test_rows_of_removed_fragments_are_deletes() -> None:
     assert ids(FIRST, version(2, FIRST.rows[0])) == expect(delete=range(10, 15))
 
 
-def test_already_dead_rows_are_not_deleted_again() -> None:
+def test_deleted_rows_are_not_deleted_again() -> None:
     """Consumers would see a second delete of a row that is gone."""
     older = version(1, Rows(0, range(5), deleted=[0, 1]))
     assert ids(older, version(2)) == expect(delete=[2, 3, 4])
@@ -225,7 +225,7 @@ def test_a_wholly_updated_fragment_gives_updates() -> None:
     assert ids(FIRST, newer) == expect(update=range(10, 15))
 
 
-def test_one_version_can_insert_update_and_delete() -> None:
+def test_versions_can_insert_update_and_delete() -> None:
     """An upsert with deletes does all three in one commit."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     assert ids(FIRST, newer) == expect(insert=[15], update=[4], delete=[2, 6])
@@ -253,19 +253,19 @@ def test_dead_rows_are_never_updates() -> None:
     assert ids(older, newer) == expect(update=[2, 3], delete=[1])
 
 
-def test_a_restore_that_revives_rows_gives_inserts() -> None:
+def test_restores_of_deleted_rows_insert() -> None:
     """Consumers removed the rows and need them again."""
     older = version(3, Rows(0, range(10), deleted=[3, 7]))
     assert ids(older, version(4, Rows(0, range(10)))) == expect(insert=[3, 7])
 
 
-def test_a_restore_that_removes_rows_gives_deletes() -> None:
+def test_restores_that_remove_rows_delete() -> None:
     """Consumers still hold the rows of the abandoned version."""
     older = version(3, *FIRST.rows, Rows(2, range(15, 18), 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(delete=[15, 16, 17])
 
 
-def test_a_restore_that_reverts_updates_gives_updates() -> None:
+def test_restores_that_revert_updates_update() -> None:
     """The stamps go back to older versions, so only inequality shows the change."""
     older = version(3, Rows(0, range(10), deleted=[2, 4]), FIRST.rows[1], Rows(2, [4, 2], 2))
     assert ids(older, version(4, *FIRST.rows)) == expect(update=[2, 4])
@@ -338,7 +338,7 @@ def test_an_unstamped_backfill_updates_every_row() -> None:
     assert ids(older, newer) == expect(update=[0, 1, 2])
 
 
-def test_a_column_that_was_dropped_updates_nothing() -> None:
+def test_dropped_columns_update_nothing() -> None:
     """The remaining columns keep their values, and the schema tells about the other."""
     newer = Version(
         2,
@@ -446,7 +446,7 @@ def test_column_backfills_can_be_left_out() -> None:
     assert [update.offsets.tolist() for update in differences.updates] == [[1]]
 
 
-def test_ids_of_all_changed_rows_are_listed() -> None:
+def test_all_changed_ids_are_listed() -> None:
     """A feed over many versions joins their changes by these ids."""
     newer = version(2, Rows(0, range(10), deleted=[2, 4, 6]), FIRST.rows[1], Rows(2, [4, 15], 2))
     differences = diff(plan_diff(FIRST.manifest, newer.manifest), newer.deleted)
@@ -461,7 +461,7 @@ def test_tables_without_stable_ids_name_the_remedy() -> None:
             changes(older, newer)
 
 
-def test_a_fragment_without_row_ids_is_corrupt() -> None:
+def test_fragments_without_row_ids_are_corrupt() -> None:
     """The feature flag promises ids, and guessed ones would mix up rows."""
     bare = replace(FIRST.manifest.fragments[0], row_ids=None)
     manifest = replace(FIRST.manifest, fragments=FragmentList.of([bare]))
@@ -469,7 +469,7 @@ def test_a_fragment_without_row_ids_is_corrupt() -> None:
         diff(plan_diff(None, manifest))
 
 
-def test_a_fragment_without_stamps_reads_version_1() -> None:
+def test_fragments_without_stamps_read_version_1() -> None:
     """The specification defines missing stamps as version 1."""
     bare = replace(FIRST.manifest.fragments[0], last_updated_at_versions=None)
     manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([bare]))
@@ -480,7 +480,7 @@ def test_a_fragment_without_stamps_reads_version_1() -> None:
 
 
 @pytest.mark.parametrize("row_ids", [[5, 5], [6, 5, 6]])
-def test_a_row_id_live_twice_is_corrupt(row_ids: list[int]) -> None:
+def test_duplicate_live_ids_are_corrupt(row_ids: list[int]) -> None:
     """One of the two rows would be missing from the feed."""
     with pytest.raises(CorruptDataError, match="belongs to two live rows"):
         changes(None, version(1, Rows(0, row_ids[:1]), Rows(1, row_ids[1:])))
@@ -502,7 +502,7 @@ def test_versions_in_the_wrong_order_are_refused() -> None:
         changes(FIRST, FIRST)
 
 
-def test_a_plan_between_equal_tables_is_empty() -> None:
+def test_plans_between_equal_tables_are_empty() -> None:
     """A version that changes only metadata must cost no reads."""
     newer = version(2, *FIRST.rows)
     assert plan_diff(FIRST.manifest, newer.manifest) == DiffPlan(

@@ -160,7 +160,7 @@ def test_invalid_entries_are_refused_by_key(value: str) -> None:
         ledger_entries.read_entry({"lance_stream.ledger.app": value}, "app")
 
 
-def test_a_restore_keeps_each_streams_newer_entry() -> None:
+def test_restores_keep_newer_ledger_entries() -> None:
     """After a restore, streams continue with their checkpoints and must not replay old batches."""
     restored = {
         "other": "old",
@@ -180,7 +180,7 @@ def test_a_restore_keeps_each_streams_newer_entry() -> None:
     assert "other" not in merged
 
 
-def test_a_querys_entries_are_found_among_others() -> None:
+def test_entries_of_a_query_are_found() -> None:
     """The search for one query must neither parse nor fail on entries of other streams."""
     config = {
         **ledger_entries.config_entries("ours", LedgerEntry(4, "q", version=9)),

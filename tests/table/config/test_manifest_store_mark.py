@@ -20,7 +20,7 @@ TABLE = "bucket/t"
         ("", False),
     ],
 )
-def test_branches_begin_with_a_version_of_their_table(mark: str, is_same: bool) -> None:
+def test_branches_begin_with_their_tables_version(mark: str, is_same: bool) -> None:
     """A branch's first version has the mark of the branch from which it was created; the mark of
     another table means that its manifests were copied.
     """

@@ -140,7 +140,7 @@ def test_columns_can_change_after_all_expire() -> None:
         with_change(by_id(file(1, 10)), added, joined=[], oldest_ms=0)
 
 
-def test_a_file_expires_with_its_newest_delete() -> None:
+def test_files_expire_with_their_newest_delete() -> None:
     """An earlier expiry would forget deletes that are still due."""
     assert without_expired([file(1, 99), file(2, 100), file(3, 101)], 100) == (
         file(2, 100),

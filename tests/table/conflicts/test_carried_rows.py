@@ -29,7 +29,7 @@ def rewrites(draw: st.DrawFn) -> tuple[list[tuple[int, list[int], list[int] | No
 
 @settings(max_examples=60, deadline=None)
 @given(rewrites())
-def test_dead_rows_carry_over_to_new_fragments(
+def test_deletions_carry_over_to_new_fragments(
     rewrite: tuple[list[tuple[int, list[int], list[int] | None]], list[int]],
 ) -> None:
     """Rows that were deleted during a compaction must be deleted in its result, at their new

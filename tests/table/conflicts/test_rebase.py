@@ -58,7 +58,7 @@ def test_a_missing_fragment_requires_replanning() -> None:
         plan_rebase(Delete(tuple(read.fragments), ()), read, newest)
 
 
-def test_dead_rows_of_both_sides_are_united() -> None:
+def test_deletions_of_both_sides_are_merged() -> None:
     """Two deletes of different rows in one fragment must both hold."""
     deleted = unite(FILES, offsets(1, 5, 9), offsets(1), offsets(1, 3), 4)
     assert deleted.tolist() == [1, 3, 5, 9]

@@ -100,7 +100,7 @@ def test_invalid_offset_sets_are_not_written(offsets: list[int]) -> None:
 
 
 @pytest.mark.parametrize("count", [3, 6000])
-def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
+def test_offsets_outside_fragments_are_corrupt(count: int) -> None:
     """The file belongs to another fragment, whose rows would be shown or hidden wrongly."""
     file_type, data = encode_deletion_vector(np.arange(count) * 2)
     last = (count - 1) * 2
@@ -109,7 +109,7 @@ def test_an_offset_outside_the_fragment_is_corrupt(count: int) -> None:
         decode_deletion_vector(data, file_type, last)
 
 
-def test_a_count_unlike_the_manifests_is_corrupt() -> None:
+def test_counts_unlike_manifests_are_corrupt() -> None:
     """Counting rows uses the manifest and scans use the file, and they must agree; zero means not
     stated.
     """
@@ -132,7 +132,7 @@ def test_a_count_unlike_the_manifests_is_corrupt() -> None:
         (b"ARROW1\0\0", "truncated"),
     ],
 )
-def test_arrow_files_of_other_shapes_are_corrupt(data: bytes, what: str) -> None:
+def test_misshapen_arrow_files_are_corrupt(data: bytes, what: str) -> None:
     """Another column or type would be read as offsets of rows."""
     with pytest.raises(CorruptDataError, match=what):
         decode_deletion_vector(data, ARROW, 3)

@@ -76,7 +76,7 @@ def test_foreign_long_messages_read_like_protobuf(fields: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("field", [bytes((5 << 3, 1)), bytes((5 << 3 | 2, 200, 1)), b"\x07"])
-def test_damage_in_a_long_message_is_reported(field: bytes) -> None:
+def test_damage_in_long_messages_is_reported(field: bytes) -> None:
     """The fast path must not accept what protobuf refuses."""
     with pytest.raises(CorruptDataError):
         decode_fragment(wire.frame(9, LONG) + field)

@@ -80,7 +80,7 @@ def test_fragments_are_replaced_and_dropped_by_position() -> None:
     assert changed.by_id(1) is None
 
 
-def test_two_fragments_with_one_id_are_corrupt() -> None:
+def test_duplicate_fragment_ids_are_corrupt() -> None:
     """An address would mean two rows."""
     with pytest.raises(CorruptDataError, match="same id"):
         FragmentList.of([fragment(1), fragment(1)]).by_id(1)

@@ -71,14 +71,14 @@ def test_updated_rows_are_found_where_they_moved() -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("far", [10, 1 << 50])
-def test_a_row_id_live_twice_is_corrupt(far: int) -> None:
+def test_duplicate_live_ids_are_corrupt(far: int) -> None:
     """An id identifies one row, and a choice between two would hide the damage."""
     with pytest.raises(CorruptDataError, match="1 row ids belong to two live rows each"):
         index_of((1, [5, far], []), (2, [7, 5], []))
     assert len(index_of((1, [5, far], [0]), (2, [7, 5], []))) == 3
 
 
-def test_an_index_of_no_rows_finds_nothing() -> None:
+def test_empty_indices_find_nothing() -> None:
     """Tables may be empty, and searches in empty arrays are easily out of bounds."""
     addresses, hits = index_of((1, [3], [0])).find([0, 3])
     assert (addresses.tolist(), hits.tolist()) == ([NO_ADDRESS, NO_ADDRESS], [False, False])

@@ -112,7 +112,7 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
 
 
 @given(id_lists, st.lists(st.one_of(near, far), max_size=30))
-def test_a_row_is_found_by_its_id(ids: list[int], others: list[int]) -> None:
+def test_rows_are_found_by_id(ids: list[int], others: list[int]) -> None:
     """Each kind of segment is searched in its own way, and a dictionary is the judge."""
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     requested = [*others, *ids[::3]]
@@ -291,7 +291,7 @@ def test_invalid_ranges_and_offsets_are_refused() -> None:
             sequence.slice(wrong_start, wrong_stop)
 
 
-def test_a_count_unlike_the_fragments_is_corrupt() -> None:
+def test_counts_unlike_fragments_are_corrupt() -> None:
     """A shifted sequence would give every later row the id of its neighbour."""
     with pytest.raises(CorruptDataError, match="10 rows has 9 row ids"):
         decode_row_ids(bytes.fromhex("0a081a06100a1a02fd03"), 10)
@@ -369,7 +369,7 @@ def test_holes_may_begin_and_end_ranges() -> None:
     ]
 
 
-def test_any_bytes_read_or_are_bad_data() -> None:
+def test_any_bytes_are_read_or_refused() -> None:
     """Callers handle BadDataError only."""
     num_read = 0
 

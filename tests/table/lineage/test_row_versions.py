@@ -131,7 +131,7 @@ def test_absurd_row_counts_are_refused() -> None:
         decode_row_versions(message_of(*runs), 6)
 
 
-def test_only_the_size_of_a_span_counts() -> None:
+def test_only_sizes_of_spans_count() -> None:
     """The format uses a segment of row ids for a span, where only its length has a meaning."""
     bitmap = rowids_pb2.U64Segment.RangeWithBitmap(start=7, end=15, bitmap=b"\x81")
     data = message_of(
@@ -143,7 +143,7 @@ def test_only_the_size_of_a_span_counts() -> None:
     assert decode_row_versions(data, 9).to_array().tolist() == [5, 5, 5, 6, 6, 6, 7, 7, 5]
 
 
-def test_a_missing_sequence_reads_as_version_1() -> None:
+def test_missing_sequences_read_as_version_1() -> None:
     """The specification defines missing stamps as version 1."""
     assert decode_row_versions(None, 3).to_array().tolist() == [1, 1, 1]
     assert decode_row_versions(None, 0).to_array().tolist() == []
@@ -174,7 +174,7 @@ def test_versions_that_do_not_fit_are_corrupt(data: bytes, what: str) -> None:
         decode_row_versions(data, 5)
 
 
-def test_any_bytes_read_or_are_bad_data() -> None:
+def test_any_bytes_are_read_or_refused() -> None:
     """Callers handle BadDataError only."""
     sound, num_read = encode_row_versions(RowVersionSequence.uniform(4, 1)), 0
     damaged = st.builds(

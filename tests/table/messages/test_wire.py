@@ -8,7 +8,7 @@ from lance_stream.table.messages import wire
 
 
 @given(st.integers(0, (1 << 64) - 1), st.binary(max_size=3))
-def test_a_varint_round_trips_with_its_end(value: int, behind: bytes) -> None:
+def test_varints_round_trip_with_their_end(value: int, behind: bytes) -> None:
     """The next field begins where the number ends."""
     data = b"\xff" + wire.encode_varint(value) + behind
     assert wire.read_varint(data, 1) == (value, len(data) - len(behind))
@@ -21,7 +21,7 @@ def test_truncated_and_overlong_varints_are_refused(data: bytes) -> None:
         wire.read_varint(data, 0)
 
 
-def test_message_fields_are_its_bytes_in_order() -> None:
+def test_message_fields_cover_its_bytes() -> None:
     """Unknown fields are carried over as slices of the message."""
     message = table_pb2.DeletionFile(read_version=300, id=1 << 63, base_id=0)
     data = message.SerializeToString()
@@ -86,7 +86,7 @@ def test_unknown_fields_are_those_undefined() -> None:
     assert wire.unknown_fields(table_pb2.ExternalFile(path="p")) == b""
 
 
-def test_fields_of_wrong_wire_type_are_corrupt() -> None:
+def test_wrong_wire_types_are_corrupt() -> None:
     """Protobuf treats such a field as unknown, which would lose its value without an error."""
     message = wire.parse_message(table_pb2.ExternalFile, b"\x12\x01x")
     with pytest.raises(CorruptDataError, match="the wrong wire type"):

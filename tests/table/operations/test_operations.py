@@ -179,7 +179,7 @@ def test_unknown_operations_are_kept_verbatim() -> None:
     assert operation_name(decoded.operation) == "unknown (field 116)"
 
 
-def test_a_transaction_without_an_operation_is_corrupt() -> None:
+def test_transactions_without_operation_are_corrupt() -> None:
     """A truncated file must not count as an unknown operation."""
     for data in (b"", b"\x08\x05", wire.frame(99, b"new detail"), wire.frame(200, b"another")):
         with pytest.raises(CorruptDataError, match="no operation"):

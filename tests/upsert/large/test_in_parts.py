@@ -163,7 +163,7 @@ ASCENDING = {
 
 
 @pytest.mark.parametrize("name", ASCENDING)
-def test_the_greatest_sequence_wins_in_any_order(way: Way, name: str) -> None:
+def test_greatest_sequences_win_in_any_order(way: Way, name: str) -> None:
     """Sequences of every type must order rows alike within a batch and across batches."""
     sequences = ASCENDING[name]
     last = len(sequences) - 1

@@ -179,7 +179,7 @@ def test_several_ranges_change_one_fragment_in_place() -> None:
     }
 
 
-def test_few_changes_of_a_fragment_move_rows() -> None:
+def test_few_fragment_changes_move_rows() -> None:
     """Rows of another fragment stay in place in the same upsert."""
     table = wide_table(1)
     narrow = rows(range(1000, 60_000), 0).append_column("text", pa.nulls(59_000, pa.string()))
@@ -191,7 +191,7 @@ def test_few_changes_of_a_fragment_move_rows() -> None:
     assert done.table.manifest.fragments[1].deletion_file is not None
 
 
-def test_concurrent_changes_lead_to_a_new_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_changes_are_replanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer's commit makes the plan wrong, whose files must not remain beside those of
     the new plan.
     """

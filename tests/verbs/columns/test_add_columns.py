@@ -67,7 +67,7 @@ def test_later_rows_have_values(ds: Dataset) -> None:
     assert added.verify() == []
 
 
-def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
+def test_no_data_file_is_touched(ds: Dataset) -> None:
     """A column of nulls is a change of metadata only, at any size of table."""
     store = WatchedStore(ds.table.store)
     add_columns(replace(ds.table, store=store, log=ObjectStoreLog(store)), pa.schema([PRICE]))

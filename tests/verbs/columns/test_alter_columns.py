@@ -294,7 +294,7 @@ def test_extension_types_and_blobs_stay() -> None:
 # --- keys
 
 
-def test_a_wider_key_is_the_same_key() -> None:
+def test_wider_keys_are_the_same_keys() -> None:
     """Bounds and index learned for narrow keys must still find the rows, and the key stays non-
     nullable.
     """
@@ -363,7 +363,7 @@ def test_rows_written_before_a_cast_are_refused(ds: Dataset, path: str) -> None:
         append_fragments(ds.table, write_input(ds.table, rows(9)), batch)
 
 
-def test_stale_nulls_cannot_enter_non_nullable_columns(ds: Dataset) -> None:
+def test_stale_nulls_cannot_enter_required_columns(ds: Dataset) -> None:
     """Files are checked when they are written, so one written earlier could carry nulls past the
     new rule.
     """

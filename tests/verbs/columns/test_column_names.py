@@ -46,7 +46,7 @@ def test_struct_fields_need_distinct_names(version: str, tmp_path: Path) -> None
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
-def test_names_are_case_sensitive_in_every_verb(version: str, tmp_path: Path) -> None:
+def test_every_verb_is_case_sensitive(version: str, tmp_path: Path) -> None:
     """Lance distinguishes `v` and `V`, and a verb that ignored case would read or overwrite the
     wrong column.
     """

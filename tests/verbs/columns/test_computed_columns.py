@@ -69,7 +69,7 @@ def test_values_are_computed_row_by_row(ds: Dataset) -> None:
     assert result.verify() == []
 
 
-def test_rows_keep_their_ids_and_are_updated(ds: Dataset) -> None:
+def test_updated_rows_keep_their_ids(ds: Dataset) -> None:
     """Computed values change rows in place: a follower needs them as updates of the same row
     ids.
     """

@@ -78,7 +78,7 @@ def test_a_dropped_struct_takes_its_fields(ds: Dataset) -> None:
     assert "place" not in ds.drop_columns(["place.zip", "place"]).schema.names
 
 
-def test_no_data_file_is_read_or_written(ds: Dataset) -> None:
+def test_no_data_file_is_touched(ds: Dataset) -> None:
     """Dropping must cost one commit at any size of table."""
     store = WatchedStore(ds.table.store)
     drop_columns(replace(ds.table, store=store, log=ObjectStoreLog(store)), ["name", "place.city"])

@@ -227,7 +227,7 @@ def test_parts_of_lists_are_dropped(ds: Dataset) -> None:
 @pytest.mark.parametrize(
     ("dropped", "added"), [("orders.price", "orders.n"), ("place.deep.c", "place.deep.d")]
 )
-def test_the_last_stored_part_is_not_dropped(ds: Dataset, dropped: str, added: str) -> None:
+def test_last_stored_parts_are_not_dropped(ds: Dataset, dropped: str, added: str) -> None:
     """Only this part tells how long the lists are and which structs are null."""
     column = added.split(".")[0]
     result = ds.add_columns(pa.field(added, pa.int32()))

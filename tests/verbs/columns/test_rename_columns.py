@@ -73,7 +73,7 @@ def test_the_feed_follows_renamed_columns(ds: Dataset) -> None:
     assert feed["title"].to_pylist() == ["n1", "n2", "n3", "n4", "n1", "new"]
 
 
-def test_renaming_to_the_same_makes_no_version(ds: Dataset) -> None:
+def test_equal_names_commit_no_version(ds: Dataset) -> None:
     """An empty version would wake every follower for nothing."""
     assert ds.rename_columns({}).version == ds.version
     assert ds.rename_columns({"name": "name"}).version == ds.version

@@ -48,7 +48,7 @@ chunks_of_runs = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(runs=chunks_of_runs, data=st.data())
-def test_the_surplus_of_each_chunk_is_dropped(
+def test_surplus_runs_of_chunks_are_dropped(
     runs: list[list[tuple[int, int]]], data: st.DataObject
 ) -> None:
     """Lance may write lengths that add up to more than the chunk's values."""
@@ -64,7 +64,7 @@ def test_lengths_have_one_two_or_four_bytes(lengths_type: str) -> None:
     assert decode_chunks([[(7, 3), (8, 1)]], [4], lengths_type) == [7, 7, 7, 8]
 
 
-def test_a_huge_run_ends_with_its_chunk() -> None:
+def test_huge_runs_end_with_their_chunk() -> None:
     """A run of 2^32 must not be expanded before it is cut."""
     assert decode_chunks([[(7, 2**32 - 1)]] * 3, [2, 2, 2], "<u4") == [7] * 6
 
@@ -91,7 +91,7 @@ def test_a_block_must_add_up_exactly(count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 7, 9, 10, 11, 2**63, 2**64 - 1])
-def test_a_block_of_wrong_size_is_corrupt(size: int) -> None:
+def test_blocks_of_wrong_size_are_corrupt(size: int) -> None:
     """The size of the values, which stands before them, is wrong."""
     stored = size.to_bytes(8, "little") + bytes([1, 0, 0, 0, 2, 0, 0, 0]) + bytes([3, 1])
     with pytest.raises(CorruptDataError):

@@ -157,7 +157,7 @@ def test_a_rare_value_between_samples_survives(columns: Any) -> None:
     ],
     ids=str,
 )
-def test_a_page_that_contradicts_itself_is_corrupt(
+def test_contradictory_pages_are_corrupt(
     columns: Any, arrow_type: pa.DataType, message: Any, buffers: list[bytes]
 ) -> None:
     """Layout and buffers are stored apart, and must be checked against each other."""

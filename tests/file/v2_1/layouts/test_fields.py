@@ -106,7 +106,7 @@ def test_all_leaves_share_their_rounds(columns: Any) -> None:
     assert len(column.rounds) == 2
 
 
-def test_pages_are_cut_at_the_requested_size(columns: Any) -> None:
+def test_pages_are_cut_at_requested_sizes(columns: Any) -> None:
     """Small pages cost requests, large ones cost memory."""
     batches = [pa.array(np.arange(1000) + 1000 * n) for n in range(10)]
     column = columns.write(*batches, max_page_bytes=20_000)
@@ -174,7 +174,7 @@ def test_a_missing_leaf_reads_as_nulls(columns: Any) -> None:
     assert column.read(0, 3).to_pylist() == [{"a": 1, "b": None}, None, {"a": 2, "b": None}]
 
 
-def test_a_field_without_any_column_is_corrupt(columns: Any) -> None:
+def test_fields_without_any_column_are_corrupt(columns: Any) -> None:
     """Without a column even the number of rows is unknown."""
     column = columns.write(pa.array([1]))
     column.pages_of_leaf.clear()

@@ -137,7 +137,7 @@ def test_run_lengths_decode_across_chunks() -> None:
     ],
     ids=str,
 )
-def test_too_few_bytes_for_levels_are_corrupt(
+def test_too_few_level_bytes_are_corrupt(
     encoding: pb.CompressiveEncoding, size: int, count: int
 ) -> None:
     """Missing levels must not read as zeros, which mean valid values."""
@@ -146,7 +146,7 @@ def test_too_few_bytes_for_levels_are_corrupt(
         decode_level_chunks(encoding, buffer, np.array([count]))
 
 
-def test_chunks_outside_of_their_bytes_are_corrupt() -> None:
+def test_chunks_outside_their_bytes_are_corrupt() -> None:
     """Numpy would silently return a shorter slice."""
     buffer = ChunkedBuffer(np.zeros(8, np.uint8), np.array([4]), np.array([6]))
     with pytest.raises(CorruptDataError):

@@ -95,7 +95,7 @@ def test_a_null_struct_hides_its_fields() -> None:
     assert streams(a_list) == ([1, 1, 1], [0, 3, 2])
 
 
-def test_levels_are_read_from_the_leaf_outwards() -> None:
+def test_levels_are_read_from_leaf_outwards() -> None:
     """Each layer consumes its levels before the next one is read."""
     reader = LayerReader(levels_of_list([[1, None], [], None, [2]]))
     items = reader.items()
@@ -159,7 +159,7 @@ def test_undeclared_levels_are_corrupt(
         checked_levels(levels)
 
 
-def test_null_levels_inside_a_list_are_corrupt() -> None:
+def test_null_levels_inside_lists_are_corrupt() -> None:
     """A null list has exactly one entry, so one inside of another list is a contradiction."""
     layers = layers_of((ALL_VALID_ITEM, NULLABLE_LIST))
     levels = Levels(layers, np.array([1, 0], np.uint16), np.array([0, 1], np.uint16), 2)

@@ -133,7 +133,7 @@ def test_runs_are_used_below_their_threshold(
     ],
     ids=str,
 )
-def test_a_dictionary_is_written_within_its_limits(
+def test_dictionaries_are_written_within_limits(
     columns: Any, metadata: dict[str, str], has_dictionary: bool
 ) -> None:
     """A dictionary of nearly all values costs more than it saves."""

@@ -51,7 +51,7 @@ def test_long_strings_follow_their_length(columns: Any) -> None:
     assert column.read(1, 3).equals(values[1:3])
 
 
-def test_strings_without_nulls_have_no_control_word(columns: Any) -> None:
+def test_non_null_strings_have_no_control_word(columns: Any) -> None:
     """Without levels a control word would have zero bytes, and readers expect only the length."""
     column = columns.write(pa.array([LONG, "ab"], pa.large_string()), metadata=AS_THEY_ARE)
     assert (
@@ -109,7 +109,7 @@ def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.Mo
 
 
 @pytest.mark.floors
-def test_an_unusually_long_row_is_read_whole(columns: Any) -> None:
+def test_unusually_long_rows_are_read_whole(columns: Any) -> None:
     """Buffers that are sized by typical rows would cut it off."""
     rows: list[Any] = [[LONG]] * 100 + [[str(n) for n in range(3000)]] + [[None, LONG], []]
     values = pa.array(rows)
@@ -159,7 +159,7 @@ def test_a_mismatched_row_index_is_corrupt(columns: Any, index: Any) -> None:
         broken.read(0, 3)
 
 
-def test_a_length_past_the_end_is_corrupt(columns: Any) -> None:
+def test_lengths_past_the_end_are_corrupt(columns: Any) -> None:
     """No memory is allocated for it."""
     column = columns.write(pa.array([[LONG, "ab"]]))
     items = bytearray(column.buffer(0))
