@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tests.oracle.type_cases import is_view, without_views
 
@@ -94,3 +95,27 @@ def plain(array: pa.Array) -> pa.Array:
 
 def _bools(array: pa.Array) -> Any:
     return array.to_numpy(zero_copy_only=False)
+
+
+def part_of_null(array: Any, where: str = "column") -> str:
+    """Return a field of structs with a value where its struct is null; "" if there is none.
+
+    A reader of a single field, such as pylance's filter `s.x IS NULL`, would not see that the
+    struct is null.
+    """
+    array = whole(array)
+    kind = array.type
+    if pa.types.is_struct(kind):
+        is_null = array.is_null()
+        for field in kind:
+            part = array.field(field.name)
+            if pc.any(pc.and_(is_null, part.is_valid())).as_py():
+                return f"{where}.{field.name}"
+            found = part_of_null(part, f"{where}.{field.name}")
+            if found:
+                return found
+    elif pa.types.is_map(kind):
+        return part_of_null(array.items, f"{where}.items")
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return part_of_null(array.flatten(), f"{where}.items")
+    return ""

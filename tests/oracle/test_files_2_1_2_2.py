@@ -26,6 +26,7 @@ from lance_stream.file.writer import FileWriter, WrittenFile
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.fields import assign_ids
 from tests.file.column_metadata import columns_of
+from tests.oracle.exact import part_of_null
 from tests.sampling import some_of
 
 pytestmark = pytest.mark.oracle
@@ -309,6 +310,7 @@ def assert_pylance_reads(path: Path, table: pa.Table, seed: int = 0) -> None:
         for name in table.column_names:
             assert read[name].type == table[name].type, name
             assert same(plain(table[name][start:stop]), read[name]), (name, start, stop)
+            assert not part_of_null(read[name]), (name, start, stop)
     for offsets in sets:
         if not offsets:
             continue

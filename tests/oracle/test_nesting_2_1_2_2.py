@@ -9,6 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.file import LanceFileReader
 
+from lance_stream import create_dataset
 from lance_stream.errors import UnsupportedFeatureError
 from lance_stream.file.versions import FileVersion
 from tests.oracle.test_files_2_1_2_2 import (
@@ -132,6 +134,29 @@ def test_all_null_non_nullable_structs_read_alike(tmp_path: Path, version: FileV
     array = pa.nulls(3, arrow)
     check_both_ways(tmp_path, version, array, 1)
     assert array.null_count == 3
+
+
+@pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
+def test_parts_of_null_structs_are_null(tmp_path: Path, version: FileVersion) -> None:
+    """Other programs read a field of a struct alone, without asking whether the struct is null."""
+    inner = pa.struct([("n", pa.int64()), ("v", VECTOR)])
+    arrow = pa.struct([("x", pa.int64()), ("s", inner), ("l", pa.list_(pa.int64())), ("c", CODES)])
+    row = {"x": 7, "s": {"n": 8, "v": [1.0, 2.0]}, "l": [9], "c": "alpha"}
+    structs = pa.array([row, None, {**row, "s": None}], arrow)
+    hidden = pa.array([row, row, row], arrow)
+    hidden = pa.StructArray.from_arrays(
+        hidden.flatten(), fields=list(arrow), mask=pa.array([False, True, False])
+    )
+    for number, values in enumerate((structs, hidden)):
+        uri, table = str(tmp_path / f"table{number}"), pa.table({"id": range(3), "st": values})
+        ds = create_dataset(uri, table, file_version=str(version))
+        theirs = lance.dataset(uri)
+        for part in ("x", "s", "s.n", "s.v", "l", "c"):
+            condition = f"st.{part} IS NULL"
+            expected = ds.to_table(["id"], filter=condition)
+            assert 1 in expected["id"].to_pylist()
+            assert theirs.to_table(["id"], filter=condition).equals(expected), part
+        assert theirs.to_table({"x": "st.x"}, filter="id = 1")["x"].to_pylist() == [None]
 
 
 @pytest.mark.some_cases(one_in=3)

@@ -174,36 +174,33 @@ def _leaves(
         layers: The layers around it.
         is_under_null: Which values are under a null; None if none is.
     """
-    arrow_type = array.type
+    arrow_type, valid = array.type, valid_mask(array)
+    if pa.types.is_dictionary(arrow_type):
+        valid = _valid_indices(array, valid)
+    is_absent = _either(is_under_null, valid)
+    # The contents of nulls are nulls of each layer: the reference reads a part of a struct alone.
+    valid = None if is_absent is None else ~is_absent
     if field.is_packed:
-        valid = valid_mask(array)
-        is_absent = _either(is_under_null, valid)
-        values = array if is_absent is None else with_validity(array, ~is_absent)
+        values = array if valid is None else with_validity(array, valid)
         yield _Leaf(layers.items(valid).finish(), values, valid)
     elif pa.types.is_struct(arrow_type) and arrow_type.num_fields:
-        valid = valid_mask(array)
-        is_under_null = _either(is_under_null, valid)
         for index, part in enumerate(field.children):
             # the entries of a map are in a list and never null
             is_declared = _has_lists(part) and (field.nullable or not layers.has_lists)
             around = layers.items(valid, declares_nulls=is_declared)
-            yield from _leaves(array.field(index), part, around, is_under_null)
+            yield from _leaves(array.field(index), part, around, is_absent)
     elif pa.types.is_fixed_size_list(arrow_type) and pa.types.is_struct(arrow_type.value_type):
-        size, valid = arrow_type.list_size, valid_mask(array)
-        is_under_null = _either(is_under_null, valid)
+        size = arrow_type.list_size
         items = array.values.slice(array.offset * size, len(array) * size)
         yield from _leaves(
             items,
             field.children[0],
             layers.fixed_size_lists(size, valid),
-            None if is_under_null is None else np.repeat(is_under_null, size),
+            None if is_absent is None else np.repeat(is_absent, size),
         )
     elif is_list(arrow_type):
-        yield from _leaves_of_list(array, field.children[0], layers, is_under_null)
+        yield from _leaves_of_list(array, field.children[0], layers, valid)
     else:
-        valid = valid_mask(array)
-        if pa.types.is_dictionary(arrow_type):
-            valid = _valid_indices(array, valid)
         yield _Leaf(layers.items(valid).finish(), array, valid)
 
 
@@ -216,13 +213,12 @@ def _has_lists(field: Field) -> bool:
 
 
 def _leaves_of_list(
-    array: pa.Array, item: Field, layers: LayerWriter, is_under_null: Mask | None
+    array: pa.Array, item: Field, layers: LayerWriter, valid: Mask | None
 ) -> Iterator[_Leaf]:
     offsets = _list_offsets(array)
     lengths = np.diff(offsets)
-    is_absent = _either(is_under_null, valid_mask(array))
-    if is_absent is not None:
-        lengths[is_absent] = 0
+    if valid is not None:
+        lengths[~valid] = 0
     num_items = int(lengths.sum())
     if num_items == offsets[-1] - offsets[0]:
         items = array.values.slice(int(offsets[0]), num_items)
@@ -231,8 +227,7 @@ def _leaves_of_list(
         items = _from_start(array.values).take(
             pa.array(spread(offsets[:-1], offsets[:-1] + lengths))
         )
-    layers = layers.lists(lengths, None if is_absent is None else ~is_absent)
-    yield from _leaves(items, item, layers, None)
+    yield from _leaves(items, item, layers.lists(lengths, valid), None)
 
 
 def _list_offsets(array: pa.Array) -> Positions:
