@@ -21,7 +21,7 @@ from lance_stream.schema.types.json_columns import has_json, is_json
 
 EXTRACTS: Final = "get_json_object"
 
-_BLIND_TO_VALUES: Final = frozenset({"isnull", "isnotnull", "size"})
+_BLIND_TO_VALUES: Final = frozenset({"get", "isnull", "isnotnull", "size"})
 
 
 def check_json_uses(node: Node, schema: pa.Schema, no_rows: pa.RecordBatch) -> None:
@@ -95,11 +95,8 @@ def _is_allowed(node: Node, parent: Node | None, field: pa.Field) -> bool:
     """Return whether the parent does not use the bytes, or is itself checked."""
     if isinstance(parent, nodes.Is):
         return isinstance(parent.constant, nodes.Null)
-    if isinstance(parent, nodes.Call):
-        is_first = parent.arguments[0] is node
-        if is_first and (parent.name == "get" or (parent.name == EXTRACTS and is_json(field))):
-            return True
-        return parent.name in _BLIND_TO_VALUES
+    if isinstance(parent, nodes.Call):  # whose second argument is a number or a literal
+        return parent.name in _BLIND_TO_VALUES or (parent.name == EXTRACTS and is_json(field))
     if isinstance(parent, nodes.Subscript):
         return parent.operand is node
     return isinstance(parent, nodes.FieldAccess | nodes.Parentheses)

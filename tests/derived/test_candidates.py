@@ -53,6 +53,25 @@ def test_changed_rows_are_returned_in_parts(max_rows: int) -> None:
     assert sorted(row_ids) == list(range(6))
 
 
+def test_remaining_ranges_keep_their_versions() -> None:
+    """Otherwise each part would check the rows of all earlier versions again. Restored rows may
+    have any version, so the rest of their range has all.
+    """
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for start in (0, 3, 6):
+        ds = ds.append(pa.table({"id": range(start, start + 3)}))
+    restored = CandidateRows(0, np.arange(3, dtype=np.uint32), np.arange(3, dtype=np.uint64))
+    newest = PendingRange(2, skip=(4,))
+    for others, rest in (((), PendingRange(2, 5, (4,))), ((restored,), PendingRange(0, 5))):
+        pending = next_rows(ds.table, (), 1, VersionDiff(newest, others=others))
+        assert pending.remaining == (rest,)
+    pending = next_rows(ds.table, (newest,), 2)
+    assert pending.remaining == (PendingRange(2, 4, (4,)),)
+    pending = next_rows(ds.table, (PendingRange(3), newest), 3)
+    assert pending.remaining == (PendingRange(3),)
+
+
 def test_processed_versions_are_not_checked_again() -> None:
     """A compaction mixes rows of several versions in a fragment, and computing all of them again
     would repeat the work of months.

@@ -88,6 +88,14 @@ def test_nulls_beside_json_can_be_tested(text: str) -> None:
     assert parse_predicate(text, STORED).text == text
 
 
+@pytest.mark.parametrize("text", ["get(items, j) IS NULL", "get_json_object('{}', j) IS NULL"])
+def test_json_is_no_second_argument(text: str) -> None:
+    """The functions that take JSON take a number or a literal beside it."""
+    for parse in (parse_predicate, parse_value):
+        with pytest.raises(InvalidInputError):
+            parse(text, STORED)
+
+
 @pytest.mark.parametrize("text", ["s.q IS NULL", "items[0].q = 1", "(s).q = 1"])
 def test_absent_parts_beside_json_are_named(text: str) -> None:
     """A misspelled part of a struct is the user's error, whatever its other parts are."""

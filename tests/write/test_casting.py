@@ -331,3 +331,39 @@ def test_extension_types_cast_as_their_storage() -> None:
     batch = cast_batch(incoming, table)
     assert batch.column("a").equals(storage)
     assert batch.column("l").to_pylist() == [storage.to_pylist(), []]
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1, 0), (0, 2), (-3, 7)])
+def test_indices_outside_a_dictionary_are_refused(low: int, high: int) -> None:
+    """Other readers reject a file with such an index, and Arrow does not check it."""
+    buffers = [None, pa.array([low, 1, high], pa.int8()).buffers()[1]]
+    indices = pa.Array.from_buffers(pa.int8(), 3, buffers)
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", "b"]), safe=False)
+    batch = pa.RecordBatch.from_arrays([column], names=["c"])
+    for target in column.type, pa.string():
+        with pytest.raises(InvalidInputError, match=f"the index {low if low < 0 else high} of a"):
+            cast_batch(batch, pa.schema([("c", target)]))
+
+
+def test_indices_behind_nulls_may_be_anything() -> None:
+    """No row has their values."""
+    indices = pa.array([0, 99, 1], pa.int8(), mask=np.array([False, True, False]))
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", "b"]), safe=False)
+    batch = pa.RecordBatch.from_arrays([column], names=["c"])
+    for target in column.type, pa.string():
+        cast = cast_batch(batch, pa.schema([("c", target)]))
+        assert cast["c"].to_pylist() == ["a", None, "b"]
+        cast.validate(full=True)
+
+
+def test_repeated_names_are_refused_at_any_depth() -> None:
+    """Which of both values to store would be a guess."""
+    ones = pa.array([1])
+    inner = pa.StructArray.from_arrays([ones, ones], ["x", "x"])
+    target = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])
+    for arrays, names, name in (
+        ([ones, ones], ["a", "a"], "'a'"),
+        ([inner], ["s"], r"s\.'x'"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"the column {name} occurs more than once"):
+            cast_batch(pa.RecordBatch.from_arrays(arrays, names), target)

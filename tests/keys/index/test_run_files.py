@@ -3,6 +3,7 @@
 import json
 import random
 import uuid
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -451,6 +452,50 @@ def test_truncated_trailers_are_refused(size: int) -> None:
     trailer = encoded(TEXTS)[-48:]
     with pytest.raises(CorruptDataError, match="not a key index run"):
         run_format.footer_bytes(trailer[len(trailer) - size :])
+
+
+def test_the_footer_has_a_greatest_size() -> None:
+    """A reader allocates it before it can check anything else."""
+    trailer = encoded(TEXTS)[-48:]
+    greatest = run_format.MAX_FOOTER_BYTES
+    assert run_format.footer_bytes(greatest.to_bytes(8, "little") + trailer[8:]) == greatest
+    with pytest.raises(CorruptDataError, match="more than"):
+        run_format.footer_bytes((greatest + 1).to_bytes(8, "little") + trailer[8:])
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers", "first", "num_rows", "error"),
+    [
+        ([3, 3, 9], [0, 4, 2], 3, 5, ""),
+        ([3, 9, 8], [0, 1, 2], 3, 5, "not sorted, or a row number"),
+        ([3, 3, 9], [0, 1, 2], 2, 5, "not sorted, or a row number"),
+        ([3, 3, 9], [0, 5, 2], 3, 5, "not sorted, or a row number"),
+        ([3, 3], [0, 1], 3, 5, "has 24 bytes, but its footer states 36"),
+        ([3, 3, 9, 9], [0, 1, 2, 3], 3, 5, "has 48 bytes"),
+    ],
+)
+def test_chunks_with_valid_checksums_are_checked(
+    words: list[int], numbers: list[int], first: int, num_rows: int, error: str
+) -> None:
+    """Unsorted words would hide a key, and a row that does not exist would be updated."""
+    keys = Keys(np.array(words, np.uint64), None, np.array(numbers, np.uint32))
+    data = run_format.encode_chunk(keys)
+    footer = RunFooter(
+        NUMBERS,
+        3,
+        (CoveredFile((FileColumn(bytes(24), 0),), num_rows),),
+        np.array([first], np.uint64),
+        np.array([zlib.crc32(data)], np.uint32),
+    )
+    if not error:
+        decoded = run_format.decode_chunk(data, footer, 0)
+        assert (decoded.words.tolist(), decoded.rows.tolist()) == (words, numbers)
+        for damaged in data[:-1], data + b"\0", bytes([data[0] ^ 1]) + data[1:]:
+            with pytest.raises(CorruptDataError):
+                run_format.decode_chunk(damaged, footer, 0)
+        return
+    with pytest.raises(CorruptDataError, match=error):
+        run_format.decode_chunk(data, footer, 0)
 
 
 def test_random_bytes_are_refused() -> None:

@@ -300,7 +300,10 @@ def test_only_reorderable_fragments_are_compacted_again(
     monkeypatch.setattr(row_order, "inline_bytes", lambda _: 2)
     assert not row_order.has_disordered_lineage(table, fragment)
     monkeypatch.setattr(row_order, "inline_bytes", lambda _: 3)
-    assert row_order.has_disordered_lineage(table, fragment)
+    for limit in 2, 1:
+        monkeypatch.setattr(row_order, "MAX_ROWS", limit)
+        assert row_order.has_disordered_lineage(table, fragment) == (limit == 2)
+    monkeypatch.setattr(row_order, "MAX_ROWS", 2)
     monkeypatch.setattr(row_order, "_can_be_mixed", lambda _: False)
     assert not row_order.has_disordered_lineage(table, fragment)
     monkeypatch.undo()

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -190,6 +191,54 @@ def test_unsorted_page_values_are_damage(tmp_path: Path) -> None:
     with eager_indices(may_fail=True) as counts:
         assert ds.count_rows("a = 4") == 1
     assert counts["failed"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error"),
+    [
+        ({"range_partitioned": "false"}, ""),
+        ({"range_partitioned": "true"}, "the index is partitioned"),
+        ({"batch_size": "x"}, "does not state the size of its pages"),
+        ({"batch_size": "0"}, "an index has pages of 0 rows"),
+        ({"batch_size": "-4"}, "an index has pages of -4 rows"),
+        ({"batch_size": str((1 << 20) + 1)}, "an index has pages of 1048577 rows"),
+        ({"batch_size": str(1 << 20)}, "an index lists 5 pages"),
+    ],
+)
+def test_unknown_forms_of_an_index_are_not_used(
+    metadata: dict[str, str], error: str, tmp_path: Path
+) -> None:
+    """The numbers of pages and rows would mean something else."""
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    relisted(folder, {}, **metadata)
+    with pytest.raises(BadDataError, match=error) if error else nullcontext():
+        opened(folder)
+
+
+def test_files_of_an_index_have_its_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounds of another type would be compared with the values of a page."""
+    folder = indexed(tmp_path / "t", ROWS, 4)
+    table = LanceFileReader(str(folder / LOOKUP)).read_all().to_table()
+    size = (folder / LOOKUP).stat().st_size
+    monkeypatch.setattr(btree, "MAX_LOOKUP_BYTES", size - 1)
+    with pytest.raises(UnsupportedFeatureError, match=f"{size} bytes, more than {size - 1}"):
+        opened(folder)
+    monkeypatch.setattr(btree, "MAX_LOOKUP_BYTES", size)
+    opened(folder)
+    monkeypatch.setattr(btree, "MAX_LOOKUP_BYTES", 1 << 20)
+    texts = table.set_column(0, "min", table["min"].cast(pa.string()))
+    counts = table.set_column(2, "null_count", table["null_count"].cast(pa.int64()))
+    for other, error in (
+        (texts, "values of type int64, but bounds of type int64 and string"),
+        (counts, "column 'null_count' of an index has type int64 instead of uint32"),
+        (table.drop_columns(["page_idx"]), "of an index has columns"),
+        (table.select(["max", "min", "null_count", "page_idx"]), "of an index has columns"),
+    ):
+        replace_file(folder / LOOKUP, other)
+        with pytest.raises(CorruptDataError, match=error):
+            opened(folder)
 
 
 def test_sizes_are_compared_before_rows_are_read(
