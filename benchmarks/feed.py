@@ -180,9 +180,9 @@ def _in_turns(runs: Mapping[int, Callable[[], object]], rounds: int) -> dict[int
 def _print_growth(title: str, seconds: Mapping[int, list[float]]) -> None:
     print(f"\n{title}")
     medians = {key: statistics.median(runs) for key, runs in seconds.items()}
-    least = medians[min(medians)]
+    minimum = medians[min(medians)]
     for name, median in medians.items():
-        print(f"  {name:>8,} {median * 1000:10.2f} ms {median / least:8.2f} x")
+        print(f"  {name:>8,} {median * 1000:10.2f} ms {median / minimum:8.2f} x")
 
 
 def compare_with_parquet(folder: Path, num_rows: int, rounds: int) -> None:

@@ -191,9 +191,9 @@ def measure(folder: Path, sizes: list[int], rounds: int, spark: SparkSession | N
         contenders["pylance", size] = Pylance(folder / f"pylance-{size}", size, spark)
     runs = [
         (part, name, size)
-        for part, who in PARTS.items()
+        for part, contenders_of_part in PARTS.items()
         if spark is not None or part not in SPARK_PARTS
-        for name, _ in who
+        for name, _ in contenders_of_part
         for size in sizes
     ]
     seconds: Seconds = {run: [] for run in runs}

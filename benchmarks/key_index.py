@@ -211,8 +211,8 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
     per_run = 16
     runs = []
     free = shutil.disk_usage(folder).free
-    most = max(1, min(-(-fragments // per_run), int(free * 0.05) // (per_run * 2 * 16_000_000)))
-    for number in range(most):
+    maximum = max(1, min(-(-fragments // per_run), int(free * 0.05) // (per_run * 2 * 16_000_000)))
+    for number in range(maximum):
         num_rows = min(per_run, fragments - number * per_run) * ROWS_OF_FRAGMENT
         words = np.sort(dice.integers(0, 1 << 64, num_rows, dtype=np.uint64))
         others = dice.integers(0, 1 << 32, num_rows, dtype=np.uint32)
@@ -225,7 +225,7 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         assert run is not None
         run.numbers = np.array([number])
         runs.append((run, words, others))
-    repeats = -(-fragments // per_run) / most
+    repeats = -(-fragments // per_run) / maximum
     for _ in range(3):
         query = dice.integers(0, 1 << 64, keys, dtype=np.uint64)
         run, words, _ = runs[int(dice.integers(len(runs)))]
@@ -234,13 +234,13 @@ def look_up(folder: Path, fragments: int, keys: int) -> None:
         query.sort()
         cpu = time.process_time()
         num_matches = 0
-        for number in range(round(most * repeats)):
-            num_matches += len(runs[number % most][0].find(store, query).which)
+        for number in range(round(maximum * repeats)):
+            num_matches += len(runs[number % maximum][0].find(store, query).which)
         cpu = time.process_time() - cpu
         assert num_matches >= keys // 2
         print(
-            f"{keys:,} keys in {round(most * repeats)} runs of {fragments:,} million rows "
-            f"({most} of them different): {cpu:.2f} s of CPU",
+            f"{keys:,} keys in {round(maximum * repeats)} runs of {fragments:,} million rows "
+            f"({maximum} of them different): {cpu:.2f} s of CPU",
             flush=True,
         )
 

@@ -45,15 +45,15 @@ def some_of(cases: Iterable[Case], one_in: int, seed: str = "") -> list[Case]:
     return [every[index] for index in sorted({0, *chosen, len(every) - 1})]
 
 
-def is_its_turn(who: str, of: Sequence[str], number: int) -> bool:
+def is_its_turn(name: str, of: Sequence[str], number: int) -> bool:
     """Whether one of several takers of turns runs a case; with ALL_CASES=1 each runs all.
 
     Args:
-        who: One of them.
+        name: One of them.
         of: All of them.
         number: The case's.
     """
-    return ALL_CASES or of[number % len(of)] == who
+    return ALL_CASES or of[number % len(of)] == name
 
 
 def indices_of_some(cases: Sequence[Iterable[Hashable]], one_in: int, seed: str) -> set[int]:

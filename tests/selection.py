@@ -155,19 +155,19 @@ def _of_quick_sample(cases: list[pytest.Item], seed: str) -> list[pytest.Item]:
     Spark and the slow are there for what is marked `essential`, or `floors`: each way into the sink
     and out of the source once.
     """
-    least = _min_quick_cases(cases)
-    if not least and any("spark" in case.fixturenames or _has(case, "slow") for case in cases):
+    minimum = _min_quick_cases(cases)
+    if not minimum and any("spark" in case.fixturenames or _has(case, "slow") for case in cases):
         return []
-    most = max_quick_cases(seed)
+    maximum = max_quick_cases(seed)
     cases = [
         case
         for case in cases
         if not _has(case, "repeats_contract") and servers_of(case) <= FROM_PIP
     ]
-    if most is None or not cases:
+    if maximum is None or not cases:
         return cases
-    most = max(least, most)
-    return _one_in(math.ceil(len(cases) / most), cases, seed) if most else []
+    maximum = max(minimum, maximum)
+    return _one_in(math.ceil(len(cases) / maximum), cases, seed) if maximum else []
 
 
 def _min_quick_cases(cases: list[pytest.Item]) -> int:

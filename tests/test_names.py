@@ -17,7 +17,9 @@ FOLDERS = ("benchmarks", "examples", "lance_stream", "scripts", "tests")
 FORBIDDEN = frozenset(
     [
         "asked",
+        "besides",
         "dead",
+        "deed",
         "each",
         "found",
         "given",
@@ -25,21 +27,27 @@ FORBIDDEN = frozenset(
         "held",
         "kept",
         "known",
+        "least",
         "left",
         "made",
+        "mine",
+        "most",
         "own",
         "place",
         "places",
         "said",
         "settled",
         "shown",
+        "stands",
         "told",
         "wanted",
+        "who",
+        "whose",
     ]
 )
 
-TERMS = ("in_place", "not_found")
-"""Terms of the field that contain a forbidden word: an update in place, and `NotFoundError`."""
+TERMS = ("at_least", "at_most", "in_place", "not_found")
+"""Terms that contain a forbidden word: bounds, an update in place, and `NotFoundError`."""
 
 
 def words_of(name: str) -> list[str]:

@@ -81,11 +81,11 @@ def _step(largest: float) -> float:
     return next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor * 4 >= largest)
 
 
-def _apart(heights: Mapping[str, float], least: float = 15.0) -> dict[str, float]:
+def _apart(heights: Mapping[str, float], minimum: float = 15.0) -> dict[str, float]:
     """Return places of labels, moved upwards where they would cover each other."""
     moved: dict[str, float] = {}
     free = float(HEAD + PANEL)
     for name, y in sorted(heights.items(), key=lambda item: -item[1]):
         moved[name] = min(y, free)
-        free = moved[name] - least
+        free = moved[name] - minimum
     return moved

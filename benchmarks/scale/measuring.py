@@ -39,12 +39,12 @@ def measure(action: Action, uri: str) -> Cost:
         RuntimeError: It failed.
     """
     context = multiprocessing.get_context("spawn")
-    mine, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(action, uri, theirs), daemon=True)
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_run, args=(action, uri, sender), daemon=True)
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        costs = mine.recv()
+        costs = receiver.recv()
     except EOFError:
         raise RuntimeError(f"{action.__name__} failed on {uri}") from None
     finally:

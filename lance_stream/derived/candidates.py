@@ -246,13 +246,13 @@ def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
     ):
         if fragments.ids[index] in changed.untouched:
             continue
-        most = _NO_LIMIT
+        maximum = _NO_LIMIT
         if lineage.first_row_ids.is_constant[index]:
             first, num_rows = lineage.first_row_ids.values[index], lineage.physical_rows[index]
-            most = int(first) + max(int(num_rows), 1) - 1
+            maximum = int(first) + max(int(num_rows), 1) - 1
         if pending_range.below is not None:
-            most = min(most, pending_range.below - 1)
-        yield most, partial(_rows, table, index, pending_range, start, stop)
+            maximum = min(maximum, pending_range.below - 1)
+        yield maximum, partial(_rows, table, index, pending_range, start, stop)
 
 
 def _same(rows: CandidateRows) -> CandidateRows:
@@ -288,8 +288,8 @@ def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[CandidateR
     ordered = sorted(sources, key=lambda source: -source[0])
     candidates: list[CandidateRows] = []
     limit = 0
-    for most, read in ordered:
-        if limit and most < limit:
+    for maximum, read in ordered:
+        if limit and maximum < limit:
             return _from_row_id(candidates, limit), False
         rows = read()
         if len(rows.offsets):

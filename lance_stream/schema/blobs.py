@@ -191,10 +191,10 @@ def threshold(metadata: Mapping[str, bytes], key: str, name: str) -> int:
     if key not in metadata:
         return _DEFAULT_THRESHOLDS[key]
     text = metadata[key].decode(errors="replace")
-    least = 0 if key == INLINE_THRESHOLD_KEY else 1
-    if not (text.isascii() and text.isdigit()) or not least <= int(text) < 1 << 63:
+    minimum = 0 if key == INLINE_THRESHOLD_KEY else 1
+    if not (text.isascii() and text.isdigit()) or not minimum <= int(text) < 1 << 63:
         raise InvalidInputError(
-            f"column {name!r}: the metadata {key!r} must be a number of bytes of at least {least}, "
-            f"not {text!r}"
+            f"column {name!r}: the metadata {key!r} must be a number of bytes of at least "
+            f"{minimum}, not {text!r}"
         )
     return int(text)

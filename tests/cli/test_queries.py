@@ -98,16 +98,16 @@ def test_limited_sorts_keep_few_rows(
     """A table may be larger than memory while the user asks for three rows of it."""
     from lance_stream.cli.read import rows_printed
 
-    most = []
+    batch_sizes = []
     in_order = rows_printed._in_order
     monkeypatch.setattr(
         rows_printed,
         "_in_order",
-        lambda *arguments: most.append(arguments[0].num_rows) or in_order(*arguments),
+        lambda *arguments: batch_sizes.append(arguments[0].num_rows) or in_order(*arguments),
     )
     printed(capsys, "query", ds.uri, "--order-by", "id desc", "--limit", "3")
-    assert most
-    assert max(most) <= 150 + 3  # the largest fragment, and those that are kept
+    assert batch_sizes
+    assert max(batch_sizes) <= 150 + 3  # the largest fragment, and those that are kept
 
 
 @pytest.mark.parametrize(

@@ -189,10 +189,10 @@ def test_appends_behind_others_read_one_manifest(
     service: ObjectService, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the version in between has to be read for the conflict check."""
-    mine = manifest_files.MANIFESTS
+    cached = manifest_files.MANIFESTS
     forget(monkeypatch)  # another process's
     lance_stream.open_dataset(URI).append(rows(100))
-    monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
+    monkeypatch.setattr(manifest_files, "MANIFESTS", cached)
     append = requests_of(service, lambda: ds.append(rows(101)))
     assert append == {"put": 1, "put once": 2, "list": 1, "get": 1}
 
@@ -335,10 +335,10 @@ def test_polling_one_version_takes_three_requests(
     """Latency of a stream is the sum of these requests."""
     followed, position = following()
     for number in range(3):
-        mine = manifest_files.MANIFESTS
+        cached = manifest_files.MANIFESTS
         forget(monkeypatch)  # another process's
         ds = ds.append(rows(100 + number))
-        monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
+        monkeypatch.setattr(manifest_files, "MANIFESTS", cached)
         service.clear()
         position, units = batch(followed, position)
         assert service.kinds() == {"get": 1, "list": 1}

@@ -255,7 +255,7 @@ class Driver:
     error: BaseException | None = None
     is_done: bool = False
     _may_go: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
-    _stands: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    _is_paused: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     _remaining_calls: int | None = 0
 
     def __post_init__(self) -> None:
@@ -267,7 +267,7 @@ class Driver:
         if not self.is_done and num_calls != 0:
             self._remaining_calls = num_calls
             self._may_go.release()
-            assert self._stands.acquire(timeout=60), "the driver hangs"
+            assert self._is_paused.acquire(timeout=60), "the driver hangs"
         return self.is_done
 
     def finish(self) -> None:
@@ -285,7 +285,7 @@ class Driver:
         except BaseException as error:
             self.error = error
         self.is_done = True
-        self._stands.release()
+        self._is_paused.release()
 
     def _after(self, call: str, path: str) -> None:
         if call == "create_once" and path.endswith(".manifest"):
@@ -295,7 +295,7 @@ class Driver:
         if not can_be_noticed(call, path) or threading.current_thread() is not self._thread:
             return
         if self._remaining_calls == 0:
-            self._stands.release()
+            self._is_paused.release()
             self._may_go.acquire()
         self.num_calls += 1
         if self._remaining_calls is not None:

@@ -64,10 +64,10 @@ class DeadlyWriter(FileWriter):
 
     def __init__(self, inner: FileWriter, fault: str) -> None:
         self.inner = inner
-        self.deed, _, self.moment = fault.partition(" ")
+        self.action, _, self.moment = fault.partition(" ")
 
     def _do(self) -> None:
-        if self.deed == "killed":
+        if self.action == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ConnectionError("the wire is cut")
 

@@ -197,8 +197,8 @@ def limits() -> Iterator[None]:
     before = signal.signal(signal.SIGPROF, _too_long)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = pages * resource.getpagesize() + BYTES_OF_GROWTH
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    maximum = pages * resource.getpagesize() + BYTES_OF_GROWTH
+    resource.setrlimit(resource.RLIMIT_AS, (maximum, hard))
     signal.setitimer(signal.ITIMER_PROF, SECONDS_OF_WORK)
     try:
         yield
@@ -265,21 +265,21 @@ class Campaign:
         print(f"finding {number}: {kind}\n  {finding.what}\n  {finding.where}", flush=True)
 
 
-def search(minutes: float, seed: int, folder: Path, most: int) -> Campaign:
+def search(minutes: float, seed: int, folder: Path, maximum: int) -> Campaign:
     """Damage files in a process of their own, begun again where a read ended it.
 
     Args:
         minutes: For how long.
         seed: What decides the damage; a new process goes on with the next.
         folder: Where findings are kept.
-        most: How many damaged files are read at most, about.
+        maximum: How many damaged files are read at most, about.
     """
     folder.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(folder, 0, {})
     context = multiprocessing.get_context("spawn")
     stop = time.monotonic() + 60 * minutes
     last_report = time.monotonic()
-    while time.monotonic() < stop and campaign.tried < most:
+    while time.monotonic() < stop and campaign.tried < maximum:
         calls, theirs = context.Pipe(duplex=False)
         work = folder / "work"
         work.mkdir(exist_ok=True)
@@ -288,7 +288,7 @@ def search(minutes: float, seed: int, folder: Path, most: int) -> Campaign:
         theirs.close()
         tried = 0
         heard = time.monotonic()
-        while time.monotonic() < stop and campaign.tried < most:
+        while time.monotonic() < stop and campaign.tried < maximum:
             try:
                 if not calls.poll(1):
                     if time.monotonic() - heard < 600:

@@ -130,9 +130,9 @@ class _Run:
         if self.checkpoint.is_unfinished:
             self.execute()
         elif self.checkpoint.offsets and not HAS_READ_LIMITS:
-            stands = json.loads(self.checkpoint.offsets[-1])
+            offset = json.loads(self.checkpoint.offsets[-1])
             self.engine.at_step("partitions")
-            self.reader.partitions(stands, stands)
+            self.reader.partitions(offset, offset)
 
     def batch(self) -> bool:
         """Ask for news, and return whether there are any; if so, do a batch."""

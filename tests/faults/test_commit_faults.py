@@ -337,10 +337,12 @@ def test_two_committers_interleave_at_every_step(ours: str, theirs: str) -> None
 def meet(step: int, ours: Plan, theirs: Plan) -> tuple[ObjectStoreLog, list[bool], int]:
     """Commit ours, and at one of its calls theirs; return which landed, and how many calls."""
     log = create(10, 5)
-    mine, other = ours(log), theirs(log)
+    our_plan, their_plan = ours(log), theirs(log)
     landed: list[bool] = []
-    store = WatchedStore(log.store, before=at_call(step, lambda: landed.append(land(log, other))))
-    landed.append(land(ObjectStoreLog(store), mine))
+    store = WatchedStore(
+        log.store, before=at_call(step, lambda: landed.append(land(log, their_plan)))
+    )
+    landed.append(land(ObjectStoreLog(store), our_plan))
     return log, landed, len(store.calls)
 
 

@@ -162,15 +162,15 @@ def test_repeatedly_killed_writers_lose_nothing(table: SharedTable) -> None:
     """Two processes write at once, and one of them is killed at a step while
     the other continues.
     """
-    stands = set()
+    published = set()
     for number in range(1, NUM_STEPS + 1):
         with Writing(table, number, row=number) as killed:
             assert killed.next_message() == "stopped"
             with Writing(table, 0, row=100 + number) as other:
                 assert other.next_message() == "done"
-        stands |= {100 + number, *([number] if number > 2 else [])}
-    assert set(ids_of(table)) == set(in_directory(table)) == stands
-    assert table.ours().version == 1 + len(stands) == 1 + len(ids_of(table))
+        published |= {100 + number, *([number] if number > 2 else [])}
+    assert set(ids_of(table)) == set(in_directory(table)) == published
+    assert table.ours().version == 1 + len(published) == 1 + len(ids_of(table))
 
 
 @pytest.mark.slow

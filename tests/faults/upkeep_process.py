@@ -39,16 +39,16 @@ class DyingStore(LocalStore):
     driver: int = 0
 
     def open_writer(self, path: str) -> FileWriter:
-        deed, _, moment = self.fault.partition(" ")
+        action, _, moment = self.fault.partition(" ")
         writer = super().open_writer(path)
         is_fatal = moment in ("within", "after", "always") and self._is_next(path)
-        return DyingWriter(writer, deed, moment) if is_fatal else writer
+        return DyingWriter(writer, action, moment) if is_fatal else writer
 
     def delete(self, path: str) -> None:
         super().delete(path)
-        deed, _, moment = self.fault.partition(" ")
+        action, _, moment = self.fault.partition(" ")
         if moment == "deleting" and self._is_next(path):
-            come_to_grief(deed)
+            die_or_fail(action)
 
     def _is_next(self, path: str) -> bool:
         if not path.startswith("data/") or os.getpid() == self.driver:
@@ -65,24 +65,24 @@ class DyingStore(LocalStore):
 class DyingWriter(FileWriter):
     """Comes to grief while it writes, or after its file is there."""
 
-    def __init__(self, inner: FileWriter, deed: str, moment: str) -> None:
-        self.inner, self.deed, self.moment = inner, deed, moment
+    def __init__(self, inner: FileWriter, action: str, moment: str) -> None:
+        self.inner, self.action, self.moment = inner, action, moment
 
     def write(self, data: BytesLike) -> None:
         self.inner.write(data)
         if self.moment != "after":
-            come_to_grief(self.deed)
+            die_or_fail(self.action)
 
     def close(self) -> None:
         self.inner.close()
-        come_to_grief(self.deed)
+        die_or_fail(self.action)
 
     def abort(self) -> None:
         self.inner.abort()
 
 
-def come_to_grief(deed: str) -> None:
-    if deed == "killed":
+def die_or_fail(action: str) -> None:
+    if action == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ConnectionError("the wire is cut")
 

@@ -332,9 +332,9 @@ def manifests_read(monkeypatch: pytest.MonkeyPatch, ds: Dataset, version: int) -
     return len(read)
 
 
-@pytest.mark.parametrize(("every", "most"), [(0, 24), (60, 90)])
+@pytest.mark.parametrize(("every", "maximum"), [(0, 24), (60, 90)])
 def test_few_manifests_identify_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, most: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int, maximum: int
 ) -> None:
     """Few manifests must suffice even if a compaction replaced all files of the previous
     version.
@@ -348,7 +348,7 @@ def test_few_manifests_identify_columns(
         if number == 100:
             ds = ds.rename_columns({"s": "t"}).add_columns(pa.field("s", pa.int64()))
             ds = ds.drop_columns(["s"])
-    assert manifests_read(monkeypatch, ds, 3) <= most
+    assert manifests_read(monkeypatch, ds, 3) <= maximum
 
 
 @pytest.mark.parametrize("part", ["x", "s.x"])

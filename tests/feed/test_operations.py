@@ -119,27 +119,27 @@ NOTHING: dict[str, Verb] = {
 }
 ALL_OLD: list[Event] = [("delete", number, 0) for number in range(6)]
 
-WRITERS = pytest.mark.parametrize("who", ["we", "pylance"])
+WRITERS = pytest.mark.parametrize("writer", ["we", "pylance"])
 
 
 @WRITERS
-def test_appends_show_only_inserts(uri: str, who: str) -> None:
+def test_appends_show_only_inserts(uri: str, writer: str) -> None:
     """The simplest operation fixes the form of an event, for both writers."""
-    APPEND[who](uri)
+    APPEND[writer](uri)
     assert events(uri) == [("insert", 9, 1)]
 
 
 @WRITERS
-def test_updates_span_several_fragments(uri: str, who: str) -> None:
+def test_updates_span_several_fragments(uri: str, writer: str) -> None:
     """Updated rows move to a new fragment and must not appear as deletes and inserts."""
-    UPDATE[who](uri)
+    UPDATE[writer](uri)
     assert events(uri) == updates([1, 4], 0, 7)
 
 
 @WRITERS
-def test_upserts_show_updates_before_inserts(uri: str, who: str) -> None:
+def test_upserts_show_updates_before_inserts(uri: str, writer: str) -> None:
     """The order of events in a version is part of the contract."""
-    UPSERT[who](uri)
+    UPSERT[writer](uri)
     assert events(uri) == [*updates([1], 0, 7), ("insert", 9, 7)]
 
 
@@ -151,17 +151,17 @@ def test_deletes_precede_updates_and_inserts(uri: str) -> None:
 
 
 @WRITERS
-def test_deletes_include_whole_fragments(uri: str, who: str) -> None:
+def test_deletes_include_whole_fragments(uri: str, writer: str) -> None:
     """A removed fragment leaves no deletion file to compare."""
-    DELETE[who](uri)
+    DELETE[writer](uri)
     assert len(ours(uri).table.manifest.fragments) == 1
     assert events(uri) == [("delete", number, 0) for number in (1, 4, 5)]
 
 
 @WRITERS
-def test_reinserted_keys_are_other_rows(uri: str, who: str) -> None:
+def test_reinserted_keys_are_other_rows(uri: str, writer: str) -> None:
     """Identity is the row id, not the key."""
-    DELETE[who](uri)
+    DELETE[writer](uri)
     ours(uri).append(rows(id=[4], x=[1]))
     read = ours(uri).changes(3).read_all()
     again = read.filter(pa.compute.field("id") == 4)
@@ -172,18 +172,18 @@ def test_reinserted_keys_are_other_rows(uri: str, who: str) -> None:
 
 
 @WRITERS
-def test_overwrites_delete_before_they_insert(uri: str, who: str) -> None:
+def test_overwrites_delete_before_they_insert(uri: str, writer: str) -> None:
     """A consumer that applies changes in order must not delete the new rows."""
-    OVERWRITE[who](uri)
+    OVERWRITE[writer](uri)
     assert events(uri) == [*ALL_OLD, ("insert", 0, 1), ("insert", 9, 1)]
 
 
 @WRITERS
-def test_restores_delete_update_and_insert(uri: str, who: str) -> None:
+def test_restores_delete_update_and_insert(uri: str, writer: str) -> None:
     """A restore changes rows in all three ways, and undoes the net change of what it reverts."""
     ds = ours(uri).update({"x": "7"}, where="id = 1").delete("id = 5")
     ds.append(rows(id=[9], x=[1]))
-    if who == "we":
+    if writer == "we":
         ours(uri).restore(3)
     else:
         lance.dataset(uri, version=3).restore()
@@ -248,26 +248,26 @@ def test_untouched_rows_are_not_net_changes(uri: str) -> None:
     assert events(uri, deduplication_mode="netChanges") == updates([1], 0, 8)
 
 
-def add_values(uri: str, who: str) -> None:
-    if who == "we":
+def add_values(uri: str, writer: str) -> None:
+    if writer == "we":
         ours(uri).add_columns({"y": "id + 1"})
     else:
         lance.dataset(uri).add_columns({"y": "id + 1"})
 
 
 @WRITERS
-def test_filled_columns_update_every_row(uri: str, who: str) -> None:
+def test_filled_columns_update_every_row(uri: str, writer: str) -> None:
     """A computed column changes every row; its pre-images have null."""
-    add_values(uri, who)
+    add_values(uri, writer)
     read = ours(uri).changes(3).read_all()
     assert read["_change_type"].to_pylist() == ["update_preimage"] * 6 + ["update_postimage"] * 6
     assert read["y"].to_pylist() == [None] * 6 + [number + 1 for number in range(6)]
 
 
 @WRITERS
-def test_column_backfills_can_be_left_out(uri: str, who: str) -> None:
+def test_column_backfills_can_be_left_out(uri: str, writer: str) -> None:
     """Consumers that do not read the new column must not receive the whole table again."""
-    add_values(uri, who)
+    add_values(uri, writer)
     ours(uri).update({"x": "7"}, where="id = 1").compact()
     for mode in ("none", "netChanges"):
         options = {"column_backfills": False, "deduplication_mode": mode}

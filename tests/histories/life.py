@@ -80,7 +80,7 @@ class Rival(NamedTuple):
 
     name: str
     details: Any
-    who: str = "pylance"
+    writer: str = "pylance"
     at: int = 0
 
 
@@ -272,10 +272,10 @@ class Line:
         if len(self.life.lines) > 1:
             rivals = [rival for rival in rivals if rival != "replace"]
         rival = dice.choice(rivals)
-        who, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
+        writer, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
         if rival == "replace":  # right before the commit nobody could notice it
             at = max(at, 1)
-        return ["beaten", rival, self.draw_rival(rival, dice), who, at]
+        return ["beaten", rival, self.draw_rival(rival, dice), writer, at]
 
     def draw_rival(self, rival: str, dice: random.Random) -> Any:
         match rival:
@@ -402,7 +402,7 @@ class Line:
 
         In this one it would enter locks that we hold, which no other thread of a process can do.
         """
-        details, is_ours = rival.details, rival.who == "we"
+        details, is_ours = rival.details, rival.writer == "we"
         now = self.now
 
         def write(verb: Callable[[Any], object]) -> None:
@@ -639,18 +639,18 @@ class Life:
             for column in columns
         }
 
-    def draw_new_keys(self, dice: random.Random, most: int = 6) -> list[int]:
-        return list(range(self.next_key, self.next_key + dice.randint(1, most)))
+    def draw_new_keys(self, dice: random.Random, maximum: int = 6) -> list[int]:
+        return list(range(self.next_key, self.next_key + dice.randint(1, maximum)))
 
     def draw_new_rows(
-        self, state: State, dice: random.Random, most: int = 6
+        self, state: State, dice: random.Random, maximum: int = 6
     ) -> dict[int, dict[str, Any]]:
-        keys = self.draw_new_keys(dice, most)
+        keys = self.draw_new_keys(dice, maximum)
         return {key: self.draw_values(state.columns, dice) for key in keys}
 
-    def draw_keys(self, dice: random.Random, most: int = 5) -> list[int]:
+    def draw_keys(self, dice: random.Random, maximum: int = 5) -> list[int]:
         """Draw keys that are there or were once."""
-        return dice.sample(range(self.next_key), min(self.next_key, dice.randint(1, most)))
+        return dice.sample(range(self.next_key), min(self.next_key, dice.randint(1, maximum)))
 
     # --- the model's side of verbs
 

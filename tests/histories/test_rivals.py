@@ -18,18 +18,18 @@ CREATE = step(
 NUM_CALLS = 12
 
 
-def upsert_beside(name: str, details: object, who: str, at: int) -> Outcome:
+def upsert_beside(name: str, details: object, writer: str, at: int) -> Outcome:
     rows = {1: {"a": 70}, 2: {"a": 71}, 9: {"a": 72}}
-    by = ["beaten", name, details, who, at]
+    by = ["beaten", name, details, writer, at]
     return replay([CREATE, step("upsert", names=["a"], rows=rows, by=by), step("valid")])
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("who", ["we", "pylance"])
-def test_rivals_may_precede_any_call(who: str) -> None:
+@pytest.mark.parametrize("writer", ["we", "pylance"])
+def test_rivals_may_precede_any_call(writer: str) -> None:
     """Before our plan, between plan and commit, and after it: the table has both changes."""
     for at in range(NUM_CALLS):
-        outcome = upsert_beside("delete", [1, 3], who, at)
+        outcome = upsert_beside("delete", [1, 3], writer, at)
         if outcome.error is not None:
             raise outcome.error
         assert outcome.counts["by beaten"] == 1

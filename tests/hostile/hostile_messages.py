@@ -43,9 +43,9 @@ class Attacker:
     def text(self) -> str:
         return self.dice.choice(_TEXTS).replace("{canary}", self._canary)
 
-    def change(self, message: Message, most: int = 2) -> str:
+    def change(self, message: Message, maximum: int = 2) -> str:
         """Change one or more fields of a message, or of those in it; say which."""
-        return ", ".join(self._change(message) for _ in range(self.dice.randint(1, most)))
+        return ", ".join(self._change(message) for _ in range(self.dice.randint(1, maximum)))
 
     def _change(self, message: Any) -> str:
         at, where = message, ""

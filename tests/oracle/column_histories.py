@@ -150,12 +150,12 @@ class Stream:
         """Begin a run, in which a batch that was not done may be done again."""
         before, was = self.columns, self.meaning
         self.columns = self.histories.trees[self.histories.latest]
-        at = self._stands_at()
+        at = self._version_of_offset()
         self.meaning = self._meaning(before, was, at)
         self.query.start()
         self.look()
 
-    def _stands_at(self) -> int | None:
+    def _version_of_offset(self) -> int | None:
         """Return the version in which the last offset is known, None for a new query."""
         if not self.query.offsets:
             return None
@@ -306,19 +306,19 @@ class Histories:
         return pa.Table.from_pylist(rows, pa.schema([node.arrow for node in tree]))
 
     def by(self, us: Callable[[], object], pylance: Callable[[], object]) -> str:
-        who = self.dice.choice(["we", "pylance"])
-        (us if who == "we" else pylance)()
-        return who
+        writer = self.dice.choice(["we", "pylance"])
+        (us if writer == "we" else pylance)()
+        return writer
 
     # --- verbs: each does something, and tells the columns that there are then
 
     def append(self) -> tuple[str, Tree]:
         data = self.data(self.tree, 2)
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.append(data),
             lambda: lance.write_dataset(data, self.uri, mode="append"),
         )
-        return f"{who} append", self.tree
+        return f"{writer} append", self.tree
 
     def change_rows(self) -> tuple[str, Tree]:
         ids = sorted(row["id"] for row in self.rows[self.latest].values())
@@ -327,8 +327,8 @@ class Histories:
         some = self.dice.sample(ids, 2)
         if self.dice.random() < 0.4:
             where = f"id IN ({some[0]}, {some[1]})"
-            who = self.by(lambda: self.ours.delete(where), lambda: self.theirs.delete(where))
-            return f"{who} delete {where}", self.tree
+            writer = self.by(lambda: self.ours.delete(where), lambda: self.theirs.delete(where))
+            return f"{writer} delete {where}", self.tree
         data = self.data(self.tree, 2).set_column(0, "id", pa.array(some, pa.int64()))
         self.ours.upsert(data, on="id")
         return f"we upsert {some}", self.tree
@@ -336,11 +336,11 @@ class Histories:
     def overwrite(self) -> tuple[str, Tree]:
         tree = self.overwritten(self.tree)
         data = self.data(tree, 3)
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.overwrite(data),
             lambda: lance.write_dataset(data, self.uri, mode="overwrite"),
         )
-        return f"{who} overwrite with {tree}", tree
+        return f"{writer} overwrite with {tree}", tree
 
     def overwritten(self, tree: Tree, depth: int = 0) -> Tree:
         """Return the columns in another order, some replaced by others of the same name."""
@@ -370,21 +370,21 @@ class Histories:
 
     def restore(self) -> tuple[str, Tree]:
         version = self.dice.choice([*self.trees])
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.restore(version),
             lambda: lance.dataset(self.uri, version=version).restore(),
         )
-        return f"{who} restore {version}", self.trees[version]
+        return f"{writer} restore {version}", self.trees[version]
 
     def compact(self) -> tuple[str, Tree]:
         if self.file_version == "2.0" and any(node.kind == "struct" for node in self.tree):
             self.ours.compact(1000)  # pylance fails where rows are older than a struct
             return "we compact", self.tree
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.compact(1000),
             lambda: self.theirs.optimize.compact_files(target_rows_per_fragment=1000),
         )
-        return f"{who} compact", self.tree
+        return f"{writer} compact", self.tree
 
     def chosen(self, *, is_leaf: bool = False, in_lists: bool = True) -> tuple[str, ...] | None:
         """Return the path of a random column, or of a named part."""
@@ -410,11 +410,11 @@ class Histories:
         if name in taken:
             return self.append()
         ours, theirs = our_path(path), ".".join(path)
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.rename_columns({ours: name}),
             lambda: self.theirs.alter_columns({"path": theirs, "name": name}),
         )
-        return f"{who} rename {theirs} to {name}", renamed(self.tree, path, {path[-1]: name})
+        return f"{writer} rename {theirs} to {name}", renamed(self.tree, path, {path[-1]: name})
 
     def swap(self) -> tuple[str, Tree]:
         """Two columns, or two parts of a struct, change names."""
@@ -434,7 +434,7 @@ class Histories:
             return self.append()
         name = our_path(path)
         if self.adds_parts:  # pylance drops the last part that is stored
-            who = "we"
+            writer = "we"
             try:
                 self.ours.drop_columns([name])
             except InvalidInputError as error:
@@ -442,23 +442,23 @@ class Histories:
                 self.ours.compact(1000)
                 return f"we compact, to drop {name}", self.tree
         else:
-            who = self.by(
+            writer = self.by(
                 lambda: self.ours.drop_columns([name]), lambda: self.theirs.drop_columns([name])
             )
         rest = changed(
             self.tree, path[:-1], lambda some: tuple(e for e in some if e.name != path[-1])
         )
-        return f"{who} drop {name}", rest
+        return f"{writer} drop {name}", rest
 
     def add(self) -> tuple[str, Tree]:
         free = [name for name in NAMES if name not in {node.name for node in self.tree}]
         if not free:
             return self.drop()
         node = self.new_node(self.dice.choice(free))
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.add_columns(node.arrow), lambda: self.theirs.add_columns(node.arrow)
         )
-        return f"{who} add {node}", (*self.tree, node)
+        return f"{writer} add {node}", (*self.tree, node)
 
     def add_part(self) -> tuple[str, Tree]:
         """A struct gets a part, without values or, outside of lists, with computed ones."""
@@ -476,15 +476,15 @@ class Histories:
         if "item" not in path and self.file_version != "2.0" and self.dice.random() < 0.4:
             node = replace(node, kind="int64")
             self.ours.add_columns({name: "id * 2"})
-            who = "we compute and"
+            writer = "we compute and"
         elif self.file_version == "2.2" and self.dice.random() < 0.5:
             self.theirs.add_columns(around(self.tree, path, node.arrow))
-            who = "pylance"
+            writer = "pylance"
         else:
             self.ours.add_columns(node.arrow.with_name(name))
-            who = "we"
+            writer = "we"
         tree = changed(self.tree, path, lambda some: (*some, node))
-        return f"{who} add {name} {node.kind}", tree
+        return f"{writer} add {name} {node.kind}", tree
 
     def forbid_nulls(self) -> tuple[str, Tree]:
         path = self.chosen()
@@ -498,11 +498,11 @@ class Histories:
             assert "some rows are null in it" in str(error), error  # noqa: PT017  # it says so
             return f"{name} has nulls", self.tree
         back = {"nullable": True}
-        who = self.by(
+        writer = self.by(
             lambda: self.ours.alter_columns({"path": name, **back}),
             lambda: self.theirs.alter_columns({"path": ".".join(path), **back}),
         )
-        return f"we forbid nulls in {name}, {who} allow them again", self.tree
+        return f"we forbid nulls in {name}, {writer} allow them again", self.tree
 
     def widen(self) -> tuple[str, Tree]:
         """We cast; an item of a list with its list."""

@@ -291,10 +291,10 @@ def test_racing_writers_lose_no_row(log: ObjectStoreLog, uri: str) -> None:
     num_appends = 15
 
     def ours() -> None:
-        mine = ObjectStoreLog(open_store(uri))
+        log = ObjectStoreLog(open_store(uri))
         for number in range(num_appends):
-            planned = transaction(mine.latest(), Append((written(uri, 1000 + number),)))
-            assert isinstance(commit(mine, planned), CommittedTransaction)
+            planned = transaction(log.latest(), Append((written(uri, 1000 + number),)))
+            assert isinstance(commit(log, planned), CommittedTransaction)
 
     def theirs() -> None:
         for number in range(num_appends):

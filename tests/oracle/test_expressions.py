@@ -42,10 +42,10 @@ def test_equivalent_conditions_select_the_same_rows(tmp_path: Path) -> None:
         if DIFFERS.search(text):
             continue
         try:
-            mine = batch.filter(evaluate_predicate(parse_predicate(text, batch.schema), batch))
+            filtered = batch.filter(evaluate_predicate(parse_predicate(text, batch.schema), batch))
             rows = theirs.to_table(columns=["rid"], filter=text)
         except (InvalidInputError, NotFoundError, ValueError, OSError):
             continue  # one of us refuses it
-        assert mine["rid"].to_pylist() == rows["rid"].to_pylist(), text
+        assert filtered["rid"].to_pylist() == rows["rid"].to_pylist(), text
         num_equal += 1
     assert num_equal > 100

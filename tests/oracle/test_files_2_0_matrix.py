@@ -50,10 +50,10 @@ def sometimes_null(value: Value, every: int = 5) -> Value:
     return lambda n: None if n % every == 3 else value(n)
 
 
-def several(value: Value, most: int) -> Value:
-    """Lists of 0 to `most` items, some of them null."""
+def several(value: Value, maximum: int) -> Value:
+    """Lists of 0 to `maximum` items, some of them null."""
     inner = sometimes_null(value)
-    return lambda n: [inner(n * 3 + k) for k in range(n * 5 % (most + 1))]
+    return lambda n: [inner(n * 3 + k) for k in range(n * 5 % (maximum + 1))]
 
 
 def just(count: int, value: Value) -> Value:

@@ -104,34 +104,34 @@ class Histories(RuleBasedStateMachine):
                 rows, self.uri, data_storage_version=version, enable_stable_row_ids=True
             )
 
-    @rule(who=writers, values=batches)
-    def append(self, who: str, values: list[Any]) -> None:
+    @rule(writer=writers, values=batches)
+    def append(self, writer: str, values: list[Any]) -> None:
         rows = make_table([(next(self.keys), value) for value in values])
-        if who == "we":
+        if writer == "we":
             self.ours.append(rows)
         else:
             lance.write_dataset(rows, self.uri, mode="append")
 
-    @rule(who=writers, doomed=keys)
-    def delete(self, who: str, doomed: list[int]) -> None:
+    @rule(writer=writers, doomed=keys)
+    def delete(self, writer: str, doomed: list[int]) -> None:
         condition = f"id IN ({', '.join(map(str, doomed))})"
-        if who == "we":
+        if writer == "we":
             self.ours.delete(condition)
         else:
             self.theirs.delete(condition)
 
-    @rule(who=writers, limit=st.integers(0, 20))
-    def delete_whole_fragments(self, who: str, limit: int) -> None:
+    @rule(writer=writers, limit=st.integers(0, 20))
+    def delete_whole_fragments(self, writer: str, limit: int) -> None:
         condition = f"id < {limit}"
-        if who == "we":
+        if writer == "we":
             self.ours.delete(condition)
         else:
             self.theirs.delete(condition)
 
-    @rule(who=writers, values=batches)
-    def overwrite(self, who: str, values: list[Any]) -> None:
+    @rule(writer=writers, values=batches)
+    def overwrite(self, writer: str, values: list[Any]) -> None:
         rows = make_table([(next(self.keys), value) for value in values])
-        if who == "we":
+        if writer == "we":
             self.ours.overwrite(rows)
         else:
             lance.write_dataset(rows, self.uri, mode="overwrite")
@@ -155,9 +155,9 @@ class Histories(RuleBasedStateMachine):
         version = data.draw(st.sampled_from(sorted(set(self.snapshots) - {0}) or [1]))
         lance.dataset(self.uri, version=version).restore()
 
-    @rule(who=writers, value=st.text("ab", max_size=3))
-    def configure(self, who: str, value: str) -> None:
-        if who == "we":
+    @rule(writer=writers, value=st.text("ab", max_size=3))
+    def configure(self, writer: str, value: str) -> None:
+        if writer == "we":
             self.ours.update_config({"some.key": value})
         else:
             self.theirs.update_config({"some.key": value})

@@ -71,11 +71,11 @@ def test_branch_files_equal_pylances(uri: str) -> None:
     open_dataset(uri, branch="b").branches.create("b/c")
     lance.dataset(uri).create_branch("b/d", ("b", None))
     branches = lance.dataset(uri).branches.list()
-    for mine, theirs in (("a", "b"), ("b/c", "b/d")):
+    for created, reference in (("a", "b"), ("b/c", "b/d")):
         for key in ("parent_branch", "parent_version", "manifest_size", "metadata"):
-            assert branches[mine][key] == branches[theirs][key], key
-        assert [row[0] for row in branches[mine]["branch_identifier"]] == [
-            row[0] for row in branches[theirs]["branch_identifier"]
+            assert branches[created][key] == branches[reference][key], key
+        assert [row[0] for row in branches[created]["branch_identifier"]] == [
+            row[0] for row in branches[reference]["branch_identifier"]
         ]
     assert branches["b/c"]["branch_identifier"][0] == branches["b"]["branch_identifier"][0]
     assert sorted(path.name for path in Path(uri, "_refs/branches").iterdir()) == [

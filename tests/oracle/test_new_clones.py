@@ -61,12 +61,12 @@ def test_clones_equal_those_of_pylance(uri: str, tmp_path: Path, version: Any) -
     theirs = open_dataset(tmp_path / "theirs")
     assert of_both(tmp_path / "ours") == of_both(tmp_path / "theirs")
     assert (ours.version, ours.branch) == (theirs.version, None)
-    mine, reference = ours.table.manifest, theirs.table.manifest
-    assert sorted(mine.base_paths, key=str) == sorted(reference.base_paths, key=str)
-    assert mine.index_section == reference.index_section
-    assert list(mine.fragments) == list(reference.fragments)
+    manifest, reference = ours.table.manifest, theirs.table.manifest
+    assert sorted(manifest.base_paths, key=str) == sorted(reference.base_paths, key=str)
+    assert manifest.index_section == reference.index_section
+    assert list(manifest.fragments) == list(reference.fragments)
     for name in ("next_row_id", "max_fragment_id", "config", "schema", "reader_feature_flags"):
-        assert getattr(mine, name) == getattr(reference, name), name
+        assert getattr(manifest, name) == getattr(reference, name), name
 
 
 @pytest.mark.parametrize("by_us", [True, False])

@@ -173,9 +173,9 @@ def test_a_projection_reads_only_its_columns(ds: Dataset) -> None:
         for unit in plan_scan(replace(ds.table, store=store), columns):
             list(read_unit(unit))
         read[name] = store.num_bytes
-    besides = 2 * (64 << 10) + 20_000  # the ends of two files, chunk tables, padding
-    assert read["one"] <= 8 * NUM_ROWS + besides
-    assert read["two"] <= 24 * NUM_ROWS + besides
+    other_bytes = 2 * (64 << 10) + 20_000  # the ends of two files, chunk tables, padding
+    assert read["one"] <= 8 * NUM_ROWS + other_bytes
+    assert read["two"] <= 24 * NUM_ROWS + other_bytes
     assert read["all"] > read["two"]
 
 

@@ -55,7 +55,7 @@ STEPS = {
     "up to publishing": ("before", "create_once", ".manifest"),
     "past publishing": ("after", "create_once", ".manifest"),
 }
-_who = threading.local()
+_current_writer = threading.local()
 
 
 class DiedError(BaseException):
@@ -98,7 +98,7 @@ class Story:
         tables.create(*numbers(rows), store=self.log.store)
         return [self.tell()]
 
-    def plan(self, who: str, what: str, rest: str) -> list[str]:
+    def plan(self, writer_name: str, what: str, rest: str) -> list[str]:
         version = self.log.latest()
         settings = dict(part.split("=") for part in rest.split() if "=" in part)
         options: dict[str, Any] = {}
@@ -113,7 +113,7 @@ class Story:
         else:
             make = {"append": tables.append, "overwrite": tables.overwrite}[what]
             planned = make(version, *numbers(settings["rows"]))
-        self.writers[who] = Writer(planned, options)
+        self.writers[writer_name] = Writer(planned, options)
         return []
 
     def plan_batch(self, version: int, rest: str) -> tuple[Transaction, dict[str, Any]]:
@@ -139,8 +139,8 @@ class Story:
 
         return planned, {"before_attempt": is_in, "config_entries": entries}
 
-    def commit(self, who: str, how: str) -> list[str]:
-        writer = self.writers[who]
+    def commit(self, writer_name: str, how: str) -> list[str]:
+        writer = self.writers[writer_name]
         store = WatchedStore(self.log.store)
         silent = False
 
@@ -162,14 +162,14 @@ class Story:
             return look
 
         store.before, store.after = watch("before"), watch("after")
-        writer.thread = threading.Thread(target=self.work, args=(who, writer, store))
+        writer.thread = threading.Thread(target=self.work, args=(writer_name, writer, store))
         writer.thread.start()
         while writer.thread.is_alive() and not writer.stopped.is_set():
             writer.thread.join(0.001)
         return self.answer(writer)
 
-    def work(self, who: str, writer: Writer, store: WatchedStore) -> None:
-        _who.name, _who.lines = who, writer.lines
+    def work(self, writer_name: str, writer: Writer, store: WatchedStore) -> None:
+        _current_writer.name, _current_writer.lines = writer_name, writer.lines
         assert writer.planned is not None
         try:
             done = commit(
@@ -179,18 +179,18 @@ class Story:
                 **writer.options,
             )
         except DiedError:
-            writer.lines.append(f"{who} is gone")
+            writer.lines.append(f"{writer_name} is gone")
         except RetryableConflictError:
-            writer.lines.append(f"{who} has to plan again")
+            writer.lines.append(f"{writer_name} has to plan again")
         except IncompatibleConflictError:
-            writer.lines.append(f"{who} gives up")
+            writer.lines.append(f"{writer_name} gives up")
         except CommitUncertainError:
-            writer.lines.append(f"{who} does not know")
+            writer.lines.append(f"{writer_name} does not know")
         else:
             if isinstance(done, CommittedTransaction):
                 writer.lines.append(self.tell(done.manifest))
             else:
-                writer.lines.append(f"{who} skips: {done.reason}")
+                writer.lines.append(f"{writer_name} skips: {done.reason}")
 
     def answer(self, writer: Writer) -> list[str]:
         lines, writer.lines[:] = list(writer.lines), []
@@ -198,16 +198,16 @@ class Story:
             lines.append("...")
         return lines
 
-    def go_on(self, who: str) -> list[str]:
-        writer = self.writers[who]
+    def go_on(self, writer_name: str) -> list[str]:
+        writer = self.writers[writer_name]
         assert writer.thread is not None
         writer.go_on.set()
         writer.thread.join(10)
         return self.answer(writer)
 
-    def die(self, who: str) -> list[str]:
-        self.writers[who].is_killed = True
-        return self.go_on(who)
+    def die(self, writer_name: str) -> list[str]:
+        self.writers[writer_name].is_killed = True
+        return self.go_on(writer_name)
 
     def foreign(self, what: str) -> list[str]:
         operation: Operation | None
@@ -315,9 +315,13 @@ def test_story_prints_its_stated_answers(path: Path, monkeypatch: pytest.MonkeyP
             verdict = real(ours, theirs, version)
         except (RetryableConflictError, IncompatibleConflictError) as error:
             word = "retry" if isinstance(error, RetryableConflictError) else "no"
-            _who.lines.append(f"{_who.name} meets version {version} ({name}): {word}")
+            _current_writer.lines.append(
+                f"{_current_writer.name} meets version {version} ({name}): {word}"
+            )
             raise
-        _who.lines.append(f"{_who.name} meets version {version} ({name}): {verdict.value}")
+        _current_writer.lines.append(
+            f"{_current_writer.name} meets version {version} ({name}): {verdict.value}"
+        )
         return verdict
 
     monkeypatch.setattr(committer, "check", check)

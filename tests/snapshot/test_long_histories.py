@@ -295,10 +295,10 @@ def test_following_costs_little_per_version(
         requests, num_bytes = long_table.count_requests(lambda: followed.advance(position))
         assert requests == {"get": 1}
         assert num_bytes < long_table.few_bytes(requests)
-    mine = manifest_files.MANIFESTS
+    cached = manifest_files.MANIFESTS
     forget(monkeypatch)  # another process's
     long_table.open().append(rows(4_000_000))
-    monkeypatch.setattr(manifest_files, "MANIFESTS", mine)
+    monkeypatch.setattr(manifest_files, "MANIFESTS", cached)
     requests, num_bytes = long_table.count_requests(lambda: batch(position))
     assert requests == {"get": 2, "list": 1}
     assert num_bytes < 1.01 * long_table.size + long_table.few_bytes(requests)

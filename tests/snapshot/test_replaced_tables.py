@@ -182,18 +182,18 @@ def test_commits_to_replaced_tables_are_refused(
     old = lance_stream.open_dataset(uri)
     shutil.copytree(uri, f"{uri} copy")
     Path(f"{uri} copy/{old.table.log.manifest_path(4)}").unlink()
-    stands: list[Any] = []
+    replacement_state: list[Any] = []
 
     def replace_table() -> None:
         REPLACEMENTS[replacement](uri)
         ds = lance_stream.open_dataset(uri)
-        stands.extend((ds.version, ds.to_table(), files_of(uri)))
+        replacement_state.extend((ds.version, ds.to_table(), files_of(uri)))
 
     meanwhile.append(replace_table)
     with pytest.raises(TableReplacedError, match="re-created, or restored from a copy"):
         VERBS[verb](uri)
     ds = lance_stream.open_dataset(uri)
-    assert [ds.version, ds.to_table(), files_of(uri)] == stands
+    assert [ds.version, ds.to_table(), files_of(uri)] == replacement_state
     assert ds.verify() == []
     VERBS["append"](uri) if ds.schema == SCHEMA else ds.append(others(5))
     assert lance_stream.open_dataset(uri).verify() == []

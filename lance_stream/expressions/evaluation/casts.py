@@ -113,14 +113,14 @@ def _whole(value: pa.Array, target: pa.DataType) -> pa.Array:
     bounds = np.iinfo(target.to_pandas_dtype())
     floats = pc.trunc(value.cast(pa.float64()))
     # 2^63 is not a long, but Spark compares with the nearest double and then uses the largest long.
-    least, most = float(bounds.min), float(bounds.max)
-    is_in = pc.and_(pc.greater_equal(floats, least), pc.less_equal(floats, most))
+    minimum, maximum = float(bounds.min), float(bounds.max)
+    is_in = pc.and_(pc.greater_equal(floats, minimum), pc.less_equal(floats, maximum))
     if not pc.all(is_in, min_count=0).as_py():
         outside = value.filter(pc.invert(is_in))[0]
         raise failure(f"{outside} does not fit a {target}")
-    is_most = pc.equal(floats, most)
-    plain = pc.if_else(is_most, pa.scalar(0.0), floats).cast(target)
-    return pc.if_else(is_most, pa.scalar(bounds.max, target), plain)
+    is_maximum = pc.equal(floats, maximum)
+    plain = pc.if_else(is_maximum, pa.scalar(0.0), floats).cast(target)
+    return pc.if_else(is_maximum, pa.scalar(bounds.max, target), plain)
 
 
 def _decimals(value: pa.Array, target: pa.DataType) -> pa.Array:

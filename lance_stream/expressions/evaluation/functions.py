@@ -40,13 +40,13 @@ class Function:
 
     Attributes:
         evaluate: Evaluates the function, given the node of the call and the argument values.
-        least: The minimum number of arguments.
-        most: The maximum; None for any number.
+        minimum: The minimum number of arguments.
+        maximum: The maximum; None for any number.
     """
 
     evaluate: Callable[[Node, Sequence[Datum]], Datum]
-    least: int = 1
-    most: int | None = 1
+    minimum: int = 1
+    maximum: int | None = 1
 
 
 # --- texts

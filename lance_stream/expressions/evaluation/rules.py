@@ -74,7 +74,9 @@ def check_tree(node: Node) -> None:
                 remedy = _JSON_REMEDY if part.name.startswith("json_") else None
                 raise refuse(part, f"calls {part.name}, which is not supported", remedy)
             count = len(part.arguments)
-            if count < function.least or (function.most is not None and count > function.most):
+            if count < function.minimum or (
+                function.maximum is not None and count > function.maximum
+            ):
                 raise refuse(part, f"has {count} arguments, which {part.name} does not accept")
 
 

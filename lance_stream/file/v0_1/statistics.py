@@ -41,12 +41,12 @@ class Bounds:
     """Bounds of the values of one field in each batch; null if unknown.
 
     Attributes:
-        least: (num_batches,) no value of the batch is less.
-        most: (num_batches,) no value of the batch is greater.
+        minimum: (num_batches,) no value of the batch is less.
+        maximum: (num_batches,) no value of the batch is greater.
     """
 
-    least: pa.Array
-    most: pa.Array
+    minimum: pa.Array
+    maximum: pa.Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,8 +67,8 @@ class BatchStatistics:
     """The statistics of one field in one batch."""
 
     null_count: int
-    least: Any
-    most: Any
+    minimum: Any
+    maximum: Any
 
 
 def has_bounds(arrow: pa.DataType) -> bool:
@@ -125,12 +125,12 @@ def gather(array: pa.Array) -> BatchStatistics:
     if pa.types.is_date64(array.type):
         array = array.cast(pa.int64())
     bounds = pc.min_max(array)
-    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    minimum, maximum = bounds["min"].as_py(), bounds["max"].as_py()
     if pa.types.is_floating(array.type):
         return BatchStatistics(nulls, *_float_bounds(array))
     if is_byte_string(array.type):
-        return BatchStatistics(nulls, lower_bound(least), upper_bound(most))
-    return BatchStatistics(nulls, least, most)
+        return BatchStatistics(nulls, lower_bound(minimum), upper_bound(maximum))
+    return BatchStatistics(nulls, minimum, maximum)
 
 
 def statistics_array(arrow: pa.DataType, values: Sequence[Any]) -> pa.Array:
@@ -140,20 +140,22 @@ def statistics_array(arrow: pa.DataType, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, arrow)
 
 
-def valid_bounds(field: Field, null_count: pa.Array, least: pa.Array, most: pa.Array) -> Bounds:
+def valid_bounds(
+    field: Field, null_count: pa.Array, minimum: pa.Array, maximum: pa.Array
+) -> Bounds:
     """Return the bounds that are valid for the values as read; null for others.
 
     Args:
         field: The field of the bounds.
         null_count: As stored, (num_batches,).
-        least: As stored.
-        most: As stored.
+        minimum: As stored.
+        maximum: As stored.
     """
     if is_byte_string(field_to_arrow(field).type):
-        return Bounds(least, most)
+        return Bounds(minimum, maximum)
     has_nulls = pc.not_equal(null_count, 0)
-    unknown = pa.scalar(None, least.type)
-    return Bounds(pc.if_else(has_nulls, unknown, least), pc.if_else(has_nulls, unknown, most))
+    unknown = pa.scalar(None, minimum.type)
+    return Bounds(pc.if_else(has_nulls, unknown, minimum), pc.if_else(has_nulls, unknown, maximum))
 
 
 def lower_bound(value: Any) -> Any:
@@ -194,5 +196,5 @@ def _float_bounds(array: pa.Array) -> tuple[float, float]:
     values = values[~np.isnan(values)]
     if not len(values):
         return -np.inf, np.inf
-    least, most = float(values.min()), float(values.max())
-    return least if least else -0.0, most if most else 0.0
+    minimum, maximum = float(values.min()), float(values.max())
+    return minimum if minimum else -0.0, maximum if maximum else 0.0

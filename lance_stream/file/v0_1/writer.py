@@ -179,8 +179,8 @@ def _statistics_arrays(
 ) -> list[pa.Array]:
     return [
         pa.array([statistics.null_count for statistics in batch_statistics], pa.int64()),
-        statistics_array(arrow, [statistics.least for statistics in batch_statistics]),
-        statistics_array(arrow, [statistics.most for statistics in batch_statistics]),
+        statistics_array(arrow, [statistics.minimum for statistics in batch_statistics]),
+        statistics_array(arrow, [statistics.maximum for statistics in batch_statistics]),
     ]
 
 

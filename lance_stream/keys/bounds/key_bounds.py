@@ -355,8 +355,8 @@ class KeyBounds:
         keys = [lookup.key_columns[self._key_indices[at]] for at in bounded]
         bounds = [self.columns[at].between(rows[at]) for at in bounded]
         for bound, values in zip(bounds, keys, strict=True):
-            least, most = ordered_words(extremes_of(values))
-            may &= (bound.lows <= most) & (bound.highs >= least)
+            minimum, maximum = ordered_words(extremes_of(values))
+            may &= (bound.lows <= maximum) & (bound.highs >= minimum)
         # Try a sample of the keys first; sorting all keys is rarely needed. If the keys are spread
         # over the table, a few of them hit every fragment; if they are close together, most
         # fragments are already excluded.
@@ -434,17 +434,17 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
     pairs_remaining = _MAX_PAIRS
     for at, side in enumerate(sides):
         # The boxes whose narrowest side is this column, in groups of limited size.
-        mine = np.flatnonzero(narrowest == at)
-        ends = np.cumsum(sizes[at][mine])
+        boxes_of_side = np.flatnonzero(narrowest == at)
+        ends = np.cumsum(sizes[at][boxes_of_side])
         start = 0
-        while start < len(mine):
+        while start < len(boxes_of_side):
             done = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), start + 1)
             num_pairs = int(ends[stop - 1]) - done
             pairs_remaining -= num_pairs
             if pairs_remaining < 0:
                 return may
-            part = mine[start:stop]
+            part = boxes_of_side[start:stop]
             counts = sizes[at][part]
             # All pairs of a box and a key within its narrowest side.
             box = np.repeat(np.arange(len(part)), counts)

@@ -89,17 +89,17 @@ def groups_to_merge(
     ]
 
 
-def in_groups(sized: Iterable[tuple[T, int]], most: int) -> list[tuple[T, ...]]:
+def in_groups(sized: Iterable[tuple[T, int]], maximum: int) -> list[tuple[T, ...]]:
     """Group items in order, as many per group as their sizes allow.
 
     Args:
         sized: The items, with their sizes.
-        most: The maximum size of a group; a larger item is a group by itself.
+        maximum: The maximum size of a group; a larger item is a group by itself.
     """
     groups: list[list[T]] = []
-    total = most
+    total = maximum
     for item, size in sized:
-        if not groups or total + size > most:
+        if not groups or total + size > maximum:
             groups.append([])
             total = 0
         groups[-1].append(item)

@@ -76,7 +76,7 @@ def ranges_that_may_match(
     """
     num_pages = len(bounds.batch_offsets) - 1
     bounds_by_path = {
-        path: ValueBounds(bounds.of_field[field.id].least, bounds.of_field[field.id].most)
+        path: ValueBounds(bounds.of_field[field.id].minimum, bounds.of_field[field.id].maximum)
         for path, field in leaves.items()
         if field.id in bounds.of_field
     }

@@ -44,14 +44,14 @@ def find_column(name: str, columns: Iterable[str], *, case_sensitive: bool) -> s
 
 
 def column_finder(
-    columns: Sequence[str], stored: Sequence[str], whose: str, *, case_sensitive: bool
+    columns: Sequence[str], stored: Sequence[str], owner: str, *, case_sensitive: bool
 ) -> Callable[[str], str]:
     """Return a function that returns the stored name of a column that a user names, or raises.
 
     Args:
         columns: The columns' own names.
         stored: The names under which the table stores them, in the same order.
-        whose: What has these columns, with its verb: "the batch has".
+        owner: The owner of these columns and its verb, for the message: "the batch has".
         case_sensitive: Whether Spark distinguishes `v` from `V`.
     """
     by_name = dict(zip(columns, stored, strict=True))
@@ -60,7 +60,7 @@ def column_finder(
         column = find_column(name, columns, case_sensitive=case_sensitive)
         if column is None:
             raise InvalidInputError(
-                f"{whose} no column {name!r}{did_you_mean(name, columns)}; there are: "
+                f"{owner} no column {name!r}{did_you_mean(name, columns)}; there are: "
                 f"{', '.join(columns)}"
             )
         return by_name[column]
@@ -68,12 +68,12 @@ def column_finder(
     return find
 
 
-def check_are_distinct(names: Sequence[str], whose: str, *, case_sensitive: bool) -> None:
+def check_are_distinct(names: Sequence[str], owner: str, *, case_sensitive: bool) -> None:
     """Refuse columns that Spark does not distinguish.
 
     Args:
         names: The columns' names.
-        whose: What has these columns, for the message.
+        owner: The owner of these columns, for the message.
         case_sensitive: Whether Spark distinguishes `v` from `V`.
 
     Raises:
@@ -85,7 +85,7 @@ def check_are_distinct(names: Sequence[str], whose: str, *, case_sensitive: bool
         if key in seen:
             remedy = "" if seen[key] == name else f", or set {SETTING} to true"
             raise InvalidInputError(
-                f"{whose} has the columns {seen[key]!r} and {name!r}, which Spark does not "
+                f"{owner} has the columns {seen[key]!r} and {name!r}, which Spark does not "
                 f"distinguish. Rename one of them{remedy}"
             )
         seen[key] = name

@@ -277,10 +277,10 @@ def config_is_overwritten(ours: UpdateConfig, theirs: Overwrite) -> bool:
 def same_bases(ours: UpdateBases, theirs: UpdateBases) -> bool:
     """Whether both declare a base path with the same id, name or path."""
     return any(
-        (mine.id and mine.id == other.id)
-        or (mine.name is not None and mine.name == other.name)
-        or mine.path == other.path
-        for mine in ours.new_bases
+        (base.id and base.id == other.id)
+        or (base.name is not None and base.name == other.name)
+        or base.path == other.path
+        for base in ours.new_bases
         for other in theirs.new_bases
     )
 

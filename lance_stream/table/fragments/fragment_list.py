@@ -146,8 +146,8 @@ class FragmentNumbers:
         if not len(positions):
             return self
         result = self.take(np.arange(len(self.ids)))
-        for mine, theirs in zip(result._columns(), others._columns(), strict=True):
-            mine[positions] = theirs
+        for column, new_column in zip(result._columns(), others._columns(), strict=True):
+            column[positions] = new_column
         return result
 
     def replaced(self, changes: Mapping[int, Fragment]) -> "FragmentNumbers":

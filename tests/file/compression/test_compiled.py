@@ -191,12 +191,12 @@ def test_no_offsets_lead_outside_the_arrays(codes, offsets, num_symbols):
     table = SymbolTable(is_on=True, symbols=(b"12345678",) * num_symbols)
     symbols, lengths = fsst._symbol_arrays(table)
     stored = np.frombuffer(codes, np.uint8)
-    most = kernels.max_bytes.py_func(stored, lengths)
-    data = np.zeros(int(most) + 8, np.uint8)
+    maximum = kernels.max_bytes.py_func(stored, lengths)
+    data = np.zeros(int(maximum) + 8, np.uint8)
     bounds = np.array([0, *offsets], np.int64)
     ends = np.zeros(len(bounds), np.int64)
     total = kernels.decode.py_func(stored, bounds, symbols, lengths, data, ends)
-    assert total <= most
+    assert total <= maximum
     assert kernels.decode(stored, bounds, symbols, lengths, data, ends) == total
 
 

@@ -55,7 +55,7 @@ def read_everything(files: Any, data: bytes) -> bool:
         leaves = [field for field in opened.schema.walk() if not field.children]
         bounds = answer(opened.reader.page_bounds(leaves), opened.read_ranges)
         for value in bounds.of_field.values() if bounds else ():
-            value.least.validate(full=True)
+            value.minimum.validate(full=True)
     except BadDataError:
         return False
     finally:

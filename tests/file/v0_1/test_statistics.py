@@ -24,7 +24,7 @@ from lance_stream.schema.fields import Field
 
 @pytest.mark.floors
 @pytest.mark.parametrize(
-    ("array", "least", "most"),
+    ("array", "minimum", "maximum"),
     [
         (pa.array([3, -1, 7], pa.int8()), -1, 7),
         (pa.array([3, 2**64 - 1], pa.uint64()), 3, 2**64 - 1),
@@ -43,48 +43,48 @@ from lance_stream.schema.fields import Field
         (pa.array([None, None], pa.string()), None, None),
     ],
 )
-def test_bounds_enclose_all_values_of_pages(array: pa.Array, least: Any, most: Any) -> None:
+def test_bounds_enclose_all_values_of_pages(array: pa.Array, minimum: Any, maximum: Any) -> None:
     """Wrong bounds exclude pages with matches; nulls and NaN have rules of their own."""
-    assert gather(array) == BatchStatistics(array.null_count, least, most)
+    assert gather(array) == BatchStatistics(array.null_count, minimum, maximum)
 
 
 def test_zeros_are_bounded_by_both_zeros() -> None:
     """Readers compare -0.0 and 0.0 differently, so the bounds include both."""
     for zero in (0.0, -0.0):
         statistics = gather(pa.array([zero, zero]))
-        assert math.copysign(1, statistics.least) == -1
-        assert math.copysign(1, statistics.most) == 1
+        assert math.copysign(1, statistics.minimum) == -1
+        assert math.copysign(1, statistics.maximum) == 1
 
 
 @given(st.text() | st.text("ab\u07ff\uffff\U0010ffff", min_size=10, max_size=80))
 def test_truncated_string_bounds_stay_bounds(text: str) -> None:
     """Long strings are cut at 64 bytes, and the upper bound must not fall below the value."""
-    least, most = lower_bound(text), upper_bound(text)
-    assert len(least.encode()) <= 64
-    assert least.encode() <= text.encode()
-    if most is not None:
-        assert len(most.encode()) <= 64
-        assert most.encode() >= text.encode()
+    minimum, maximum = lower_bound(text), upper_bound(text)
+    assert len(minimum.encode()) <= 64
+    assert minimum.encode() <= text.encode()
+    if maximum is not None:
+        assert len(maximum.encode()) <= 64
+        assert maximum.encode() >= text.encode()
 
 
 @given(st.binary(max_size=90) | st.binary(max_size=9).map(lambda data: b"\xff" * 60 + data))
 def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
     """Long values are cut at 64 bytes, and a prefix of 0xff bytes has no upper bound."""
     assert lower_bound(data) <= data
-    most = upper_bound(data)
-    assert most is None or most >= data
-    assert most is not None or data.startswith(b"\xff" * 64)
+    maximum = upper_bound(data)
+    assert maximum is None or maximum >= data
+    assert maximum is not None or data.startswith(b"\xff" * 64)
 
 
 @pytest.mark.floors
 def test_bounds_over_nulls_are_ignored() -> None:
     """Except those of byte strings."""
-    counts, least, most = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
-    bounds = valid_bounds(Field("x", "int64"), counts, least, most)
-    assert bounds.least.to_pylist() == [1, None]
-    assert bounds.most.to_pylist() == [2, None]
+    counts, minimum, maximum = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
+    bounds = valid_bounds(Field("x", "int64"), counts, minimum, maximum)
+    assert bounds.minimum.to_pylist() == [1, None]
+    assert bounds.maximum.to_pylist() == [2, None]
     texts = pa.array(["a", "b"])
-    assert valid_bounds(Field("x", "string"), counts, texts, texts).least == texts
+    assert valid_bounds(Field("x", "string"), counts, texts, texts).minimum == texts
 
 
 def test_the_bounds_of_pages_round_trip(files: Any) -> None:
@@ -103,6 +103,6 @@ def test_the_bounds_of_pages_round_trip(files: Any) -> None:
     assert bounds.batch_offsets.tolist() == [0, 8192, 16384, 20_000]
     number, text, _, part, _, _ = opened.schema.walk()
     assert set(bounds.of_field) == {number.id, text.id, part.id}
-    assert bounds.of_field[number.id].least.to_pylist() == [0, 8192, 16384]
-    assert bounds.of_field[text.id].most.to_pylist() == ["08191", "16383", "19999"]
-    assert bounds.of_field[part.id].least.to_pylist() == [0.0, 4096.0, 8192.0]
+    assert bounds.of_field[number.id].minimum.to_pylist() == [0, 8192, 16384]
+    assert bounds.of_field[text.id].maximum.to_pylist() == ["08191", "16383", "19999"]
+    assert bounds.of_field[part.id].minimum.to_pylist() == [0.0, 4096.0, 8192.0]

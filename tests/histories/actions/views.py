@@ -36,13 +36,13 @@ class View:
     Attributes:
         line: The versions of the view itself.
         source: Its column of the table, besides the key.
-        least_key: The least key that it shows.
+        min_key: The smallest key that it shows.
         replica: Follows the view.
     """
 
     line: Line
     source: Column
-    least_key: int
+    min_key: int
     replica: ReplicaOfView
 
     def expected(self, state: State) -> dict[int, Any]:
@@ -50,7 +50,7 @@ class View:
         return {
             key: row.values.get(self.source.ident)
             for key, row in state.rows.items()
-            if key >= self.least_key
+            if key >= self.min_key
         }
 
     def adopt(self) -> None:
@@ -78,7 +78,7 @@ def create_view(life: Life, choose: Choices) -> None:
         raise DoesNotFit("enough views")
     names = [column.name for column in line.now.plain_columns if column.kind != "uuid"]
     name = choose.one_of("column", names)
-    least_key = choose("least_key", lambda dice: dice.choice([0, dice.randint(0, life.next_key)]))
+    min_key = choose("min_key", lambda dice: dice.choice([0, dice.randint(0, life.next_key)]))
     column = line.now.column(name)
     assert column is not None
     number = life.number()
@@ -86,10 +86,10 @@ def create_view(life: Life, choose: Choices) -> None:
         f"view{number}",
         Path(line.root).stem,
         select=[KEY, name],
-        where=f"{KEY} >= {least_key}" if least_key else None,
+        where=f"{KEY} >= {min_key}" if min_key else None,
     )
     view_line = Line(life, f"{life.folder}/view{number}.lance")
-    views[number] = View(view_line, column, least_key, ReplicaOfView(view_line))
+    views[number] = View(view_line, column, min_key, ReplicaOfView(view_line))
     views[number].adopt()
 
 

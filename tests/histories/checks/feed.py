@@ -190,7 +190,7 @@ def all_exist(line: Line, after: int, through: int) -> bool:
 
 
 def choose_range(
-    line: Line, choose: Choices, *, whole: bool, most: int = sys.maxsize
+    line: Line, choose: Choices, *, whole: bool, maximum: int = sys.maxsize
 ) -> tuple[int, int]:
     """Choose two versions that exist, at most so far apart; with all those between them."""
     if not line.life.is_stable:
@@ -198,7 +198,7 @@ def choose_range(
     first = min(line.existing)
     starts = sorted(line.existing | ({0} if first == 1 and line.start == 0 else set()))
     after = choose.one_of("after", starts)
-    ends = [v for v in starts if max(after, 1) <= v <= after + most]
+    ends = [v for v in starts if max(after, 1) <= v <= after + maximum]
     ends = [v for v in ends if not whole or all_exist(line, after, v)]
     return after, choose.one_of("through", [v for v in ends if can_follow(line, after, v)])
 
@@ -225,7 +225,7 @@ def can_follow(line: Line, after: int, through: int) -> bool:
 def changes(life: Life, choose: Choices) -> None:
     """The feed leads from each version to the next, and says of each row what happened to it."""
     line = life.line(choose)
-    after, through = choose_range(line, choose, whole=True, most=MAX_VERSIONS)
+    after, through = choose_range(line, choose, whole=True, maximum=MAX_VERSIONS)
     feed = read_feed(line, after, through)
     for name in ("_commit_version", "_commit_timestamp"):
         assert [change[name] for change in feed] == sorted(change[name] for change in feed)
@@ -280,7 +280,7 @@ def row_ids_in(reader: pa.RecordBatchReader) -> set[int]:
 def row_counts(life: Life, choose: Choices) -> None:
     """The counts of changed rows, which come from manifests, are those of the feed."""
     line = life.line(choose)
-    after, through = choose_range(line, choose, whole=True, most=MAX_VERSIONS)
+    after, through = choose_range(line, choose, whole=True, maximum=MAX_VERSIONS)
     ds = line.ours()
     differences = RowDifferences(ds.table)
     in_manifests = {info.version: info.row_counts for info in ds.versions()}

@@ -196,9 +196,9 @@ def replica(life: Life, choose: Choices) -> None:
     )
     if following is None or is_behind or columns_change(line, following):
         following = line.memory["replica"] = Replica(line)
-    most = choose("batches", lambda dice: dice.choice([1, 2, 4]))
+    maximum = choose("batches", lambda dice: dice.choice([1, 2, 4]))
     by_tasks = choose.happens("by_tasks", 0.2)
-    for _ in range(most):
+    for _ in range(maximum):
         if not following.take(Limits(**limits), by_tasks=by_tasks):
             break
     following.check()

@@ -282,8 +282,8 @@ def test_large_compactions_commit_in_between() -> None:
         ds = ds.append(rows(first, first + 1))
     table, before = ds.table, content(ds.table)
     write = meddling(lambda ds: ds.append(rows(90)), lambda ds: ds.delete("id = 12"))
-    most = 4 * max(bytes_of_fragments(table))
-    done = compact(table, 8, write, bytes_per_commit=most)
+    maximum = 4 * max(bytes_of_fragments(table))
+    done = compact(table, 8, write, bytes_per_commit=maximum)
     versions = Dataset(done.table).versions()
     assert [version.operation for version in versions].count("Rewrite") > 2
     assert [row for row in content(done.table) if row["id"] != 90] == [
@@ -301,9 +301,9 @@ def test_partial_commits_reach_the_same_result() -> None:
     ds = Dataset(new_table())
     for first in range(10, 30, 2):
         ds = ds.append(rows(first, first + 1))
-    most = 5 * max(bytes_of_fragments(ds.table))
-    done = compact(ds.table, 8, bytes_per_commit=most)
-    assert compact(done.table, 8, bytes_per_commit=most).num_removed == 0
+    maximum = 5 * max(bytes_of_fragments(ds.table))
+    done = compact(ds.table, 8, bytes_per_commit=maximum)
+    assert compact(done.table, 8, bytes_per_commit=maximum).num_removed == 0
     assert compact(done.table, 8).num_removed == 0
 
 

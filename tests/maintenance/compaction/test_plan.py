@@ -124,8 +124,8 @@ def test_rounds_take_at_least_one_group() -> None:
     """A group larger than the limit would otherwise never be compacted."""
     table = table_of(*[5] * 10, 100, 20, 20)
     every = [tuple(range(10)), (11, 12)]
-    for most, groups in ((1, every[:1]), (11_000, every[:1]), (12_000, every)):
-        rules = CompactionRules(100, max_bytes=most, whole_groups=True)
+    for maximum, groups in ((1, every[:1]), (11_000, every[:1]), (12_000, every)):
+        rules = CompactionRules(100, max_bytes=maximum, whole_groups=True)
         assert plan(table, rules) == groups
 
 

@@ -57,9 +57,9 @@ def test_decoding_stops_above_the_row_limit(monkeypatch: pytest.MonkeyPatch) -> 
     """For many matches a scan is faster, so the rest of the bitmap must not cost memory."""
     calls: list[int] = []
 
-    def noting(data: bytes, most: int) -> Any:
-        calls.append(most)
-        return decode_bitmap_up_to(data, most)
+    def noting(data: bytes, maximum: int) -> Any:
+        calls.append(maximum)
+        return decode_bitmap_up_to(data, maximum)
 
     monkeypatch.setattr(bitmap, "decode_bitmap_up_to", noting)
     data = encoded({high: set(range(100)) for high in range(5)})

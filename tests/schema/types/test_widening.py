@@ -28,13 +28,13 @@ def extremes(arrow: pa.DataType) -> list[Any]:
     """Return the values of a numeric type that are the hardest to hold."""
     if pa.types.is_integer(arrow):
         bits = arrow.bit_width - pa.types.is_signed_integer(arrow)
-        least = -(1 << bits) if pa.types.is_signed_integer(arrow) else 0
-        return [least, (1 << bits) - 1]
+        minimum = -(1 << bits) if pa.types.is_signed_integer(arrow) else 0
+        return [minimum, (1 << bits) - 1]
     if pa.types.is_floating(arrow):
-        most = {16: 65504.0, 32: 2.0**127, 64: 2.0**1023}[arrow.bit_width]
-        return [most, {16: 2.0**-24, 32: 2.0**-149, 64: 5e-324}[arrow.bit_width]]
-    most = Fraction(10**arrow.precision - 1, 10**arrow.scale)
-    return [-most, most]
+        maximum = {16: 65504.0, 32: 2.0**127, 64: 2.0**1023}[arrow.bit_width]
+        return [maximum, {16: 2.0**-24, 32: 2.0**-149, 64: 5e-324}[arrow.bit_width]]
+    maximum = Fraction(10**arrow.precision - 1, 10**arrow.scale)
+    return [-maximum, maximum]
 
 
 def holds(arrow: pa.DataType, values: list[Any]) -> bool:

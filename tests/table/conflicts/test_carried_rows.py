@@ -44,8 +44,8 @@ def test_deletions_carry_over_to_new_fragments(
     ]
     expected = []
     for size in sizes:
-        mine, written = written[:size], written[size:]
-        expected.append([offset for offset, is_deleted in enumerate(mine) if is_deleted])
+        of_fragment, written = written[:size], written[size:]
+        expected.append([offset for offset, is_deleted in enumerate(of_fragment) if is_deleted])
     rows = [RewrittenRows(physical, offsets(deleted)) for physical, deleted, _ in old]
     killed = [
         deleted_since(row, None if now is None else offsets(now))

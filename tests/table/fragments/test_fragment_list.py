@@ -141,11 +141,11 @@ def test_damaged_fragments_agree_with_the_decoder() -> None:
         damaged = bytearray(raws[position])
         damaged[int(random.integers(len(damaged)))] ^= 1 << int(random.integers(8))
         try:
-            stands = expected_of([decode_fragment(bytes(damaged))])
+            expected = expected_of([decode_fragment(bytes(damaged))])
         except BadDataError:
             continue
         fragments = FragmentList([*raws[:position], bytes(damaged), *raws[position + 1 :]])
-        assert numbers_of(fragments)[position : position + 1] == stands
+        assert numbers_of(fragments)[position : position + 1] == expected
         compared += 1
     assert compared > 20
 

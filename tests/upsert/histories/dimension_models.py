@@ -85,11 +85,11 @@ def current(log: Iterable[Change]) -> list[tuple[int, str | None, str | None]]:
     return [(change.id, change.city, change.note) for change in last if change.op == "u"]
 
 
-def random_log(chance: random.Random, num_keys: int = 4, most: int = 12) -> list[Change]:
+def random_log(chance: random.Random, num_keys: int = 4, maximum: int = 12) -> list[Change]:
     """Return changes of some keys: with runs of equal values, deletes, repeats and ties."""
     log: list[Change] = []
     for key in range(num_keys):
-        for seq in chance.sample(range(40), chance.randint(1, most)):
+        for seq in chance.sample(range(40), chance.randint(1, maximum)):
             if chance.random() < 0.25:
                 log.append(Change(key, None, None, seq, "d"))
                 continue

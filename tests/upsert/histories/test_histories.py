@@ -188,7 +188,7 @@ def test_pylance_reads_maintained_histories(
     implementation.
     """
     chance = random.Random(seed)
-    log = model.random_log(chance, num_keys=20, most=20)
+    log = model.random_log(chance, num_keys=20, maximum=20)
     uri = str(tmp_path / "t.lance")
     ds = lance_stream.create_dataset(uri, HISTORY, stable_row_ids=stable_row_ids)
     for number, changes in enumerate(model.in_batches(chance, log)):

@@ -199,7 +199,7 @@ def checked_levels(levels: Levels) -> Levels:
         CorruptDataError: They contradict each other or the layers.
     """
     layers = levels.layers
-    for name, stream, most in (
+    for name, stream, maximum in (
         ("repetition", levels.repetition, layers.max_repetition),
         ("definition", levels.definition, layers.max_definition),
     ):
@@ -209,9 +209,10 @@ def checked_levels(levels: Levels) -> Levels:
             raise CorruptDataError(
                 f"{len(stream)} {name} levels are stored for {levels.num_levels} entries"
             )
-        if len(stream) and stream.max() > most:
+        if len(stream) and stream.max() > maximum:
             raise CorruptDataError(
-                f"a {name} level of {stream.max()} is stored, but the layers allow at most {most}"
+                f"a {name} level of {stream.max()} is stored, but the layers allow at most "
+                f"{maximum}"
             )
     if layers.max_repetition and levels.repetition is None:
         raise CorruptDataError("a page of lists has no repetition levels")

@@ -85,10 +85,10 @@ class FieldWriter:
         num_rows, num_bytes = sum(len(array) for array in arrays), self._num_bytes
         self._num_bytes = 0
         pages = []
-        most = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
+        maximum = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
         for array in _joined(arrays):
-            for start in range(0, len(array), most):
-                rows = array.slice(start, most)
+            for start in range(0, len(array), maximum):
+                rows = array.slice(start, maximum)
                 pages += self._encode(rows, self._first_row)
                 self._first_row += len(rows)
         return pages

@@ -140,7 +140,7 @@ class MiniBlockPage:
         data = None
         if self._chunks is None:
             ranges = self._table_ranges()
-            if self._needs_most_chunks(rows):
+            if self._needs_many_chunks(rows):
                 *tables, data = yield [*ranges, self._page.buffers[1]]
             else:
                 tables = yield ranges
@@ -155,7 +155,7 @@ class MiniBlockPage:
         )
         return ReadChunks(self, chosen, joined, starts, rows, slots)
 
-    def _needs_most_chunks(self, rows: RowSelection) -> bool:
+    def _needs_many_chunks(self, rows: RowSelection) -> bool:
         """Return whether most chunks have one of some rows, as far as can be told without a table.
 
         All chunks are taken to have as many rows. Later reads join the chunks of as many rows, too.
@@ -165,11 +165,11 @@ class MiniBlockPage:
         num_chunks = self._page.buffers[0].size_bytes // word_bytes(
             has_large_chunk=self._message.has_large_chunk
         )
-        least = (1 - MAX_GAP_SHARE) * num_chunks
-        if len(rows) < least or num_chunks * self._page.length > MAX_ITEMS:
+        minimum = (1 - MAX_GAP_SHARE) * num_chunks
+        if len(rows) < minimum or num_chunks * self._page.length > MAX_ITEMS:
             return False
         chunks = rows * num_chunks // self._page.length
-        return 1 + int(np.count_nonzero(chunks[1:] != chunks[:-1])) >= least
+        return 1 + int(np.count_nonzero(chunks[1:] != chunks[:-1])) >= minimum
 
     def _table_ranges(self) -> list[ByteRange]:
         buffers = self._page.buffers
@@ -396,15 +396,17 @@ def encode_mini_block_page(
     """
     if isinstance(values, EncodedMiniBlock):
         return _encode_chunks(levels, values, items, has_large_chunk=has_large_chunk)
-    most = MAX_CHUNK_VALUES
-    while most > 1:
-        encoded = encode_mini_block(values, max_chunk_values=most, max_chunk_bytes=MAX_VALUE_BYTES)
+    maximum = MAX_CHUNK_VALUES
+    while maximum > 1:
+        encoded = encode_mini_block(
+            values, max_chunk_values=maximum, max_chunk_bytes=MAX_VALUE_BYTES
+        )
         layout = _encode_chunks(levels, encoded, items, has_large_chunk=has_large_chunk)
         if layout is not None:
             return layout
-        if int(encoded.num_values.max()) > most:
+        if int(encoded.num_values.max()) > maximum:
             break  # values of less than a byte cannot be split further
-        most = int(encoded.num_values.max()) // 2
+        maximum = int(encoded.num_values.max()) // 2
     return None
 
 

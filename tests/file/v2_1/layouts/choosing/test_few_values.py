@@ -11,7 +11,7 @@ from lance_stream.file.v2_1.layouts.choosing.choose_fixed import MIN_BYTES
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import field_from_arrow
 
-MOST = MIN_BYTES // min(few_values._WIDTHS.values()) + 2
+MAX_VALUES = MIN_BYTES // min(few_values._WIDTHS.values()) + 2
 TYPES = [
     *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
     *(pa.uint64(), pa.float16(), pa.float32(), pa.float64(), pa.date32(), pa.date64()),
@@ -57,7 +57,7 @@ def test_few_values_are_stored_as_any_number(
     """Small pages take a fast path, whose bytes must be those of the general one."""
     cases = [
         (rows, metadata)
-        for count in (1, 2, 10, 31, 32, 33, 99, 100, MOST)
+        for count in (1, 2, 10, 31, 32, 33, 99, 100, MAX_VALUES)
         for same in (True, False)
         for metadata in ({}, {"lance-encoding:structural-encoding": "miniblock"})
         for rows in [values(kind, count, same=same)]
