@@ -1154,7 +1154,7 @@ def create_dataset(
     checks = as_checks(expect)
     if checks and data is None:
         raise InvalidInputError(
-            "expect checks the first rows of a table, but only its columns were given. Check rows "
+            "expect checks the first rows of a table, but only its columns were passed. Check rows "
             "as they are appended: ds.append(rows, expect=...)"
         )
     return Dataset(create.create_table(planned, data, checks))

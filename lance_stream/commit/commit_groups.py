@@ -77,7 +77,7 @@ def check_can_commit_together(logs: Mapping[str, VersionLog]) -> None:
                 f"several tables cannot be committed together, or opened together: {first!r} is in "
                 f"{stores[first].where}, and {name!r} in {log.manifests.where}. One transaction "
                 "needs one manifest store: set the storage option manifest_store of both to the "
-                "same text; or write and read them one after the other"
+                "same value; or write and read them one after the other"
             )
         if log.base_uri in tables:
             raise InvalidInputError(

@@ -186,7 +186,9 @@ def _record(
     position: str | None,
 ) -> None:
     if version < 1:
-        raise InvalidInputError(f"the progress of a consumer is a version from 1 on, not {version}")
+        raise InvalidInputError(
+            f"the progress of a consumer must be a version number of at least 1, not {version}"
+        )
     tag = consumer_tag(name, prefix)
     refs = _refs_with_tag(refs, tag)
     existing = _find(refs, name, prefix)

@@ -30,6 +30,6 @@ def check_no_links(store: Store, folders: Iterable[str]) -> None:
         if is_reached_through_link(store, folder):
             raise UnsupportedFeatureError(
                 f"{store.uri}/{folder} is a link, or is reached through one, and may belong "
-                "to another table. Nothing was removed. Replace the link by the folder, or make "
-                "the table's whole directory a link"
+                "to another table. Nothing was removed. Replace the link with the folder itself, "
+                "or make the table's whole directory a link"
             )

@@ -89,7 +89,8 @@ class Tags:
         number = as_number(version)
         if number is None or number < 1:
             raise InvalidInputError(
-                f"a tag names a version, by its number from 1 on or by another tag, not {version!r}"
+                "a tag must name a version by a number of at least 1, another tag, or a branch "
+                f"and a number, not {version!r}"
             )
         return refs, number
 

@@ -78,7 +78,7 @@ def test_progress_needs_an_existing_version(ds: Dataset) -> None:
     record_progress(ds.table.refs, "totals", 2)
     with pytest.raises(NotFoundError, match="has no version 9"):
         record_progress(ds.table.refs, "totals", 9)
-    with pytest.raises(InvalidInputError, match="from 1 on, not 0"):
+    with pytest.raises(InvalidInputError, match="at least 1, not 0"):
         record_progress(ds.table.refs, "totals", 0)
     assert read_progress(ds.table.refs, "totals") == 2
 

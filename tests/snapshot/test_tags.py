@@ -79,7 +79,7 @@ def test_tags_need_an_existing_version(ds: Dataset, version: object) -> None:
         with pytest.raises(NotFoundError, match="has no version 99"):
             ds.tags.create("gold", 99)
     else:
-        with pytest.raises(InvalidInputError, match="by its number from 1 on"):
+        with pytest.raises(InvalidInputError, match="by a number of at least 1"):
             ds.tags.create("gold", version)  # type: ignore[arg-type]  # what the test is about
     assert ds.tags.list() == {}
 

@@ -233,8 +233,8 @@ def _moved_ids(start: Manifest, fragment: Fragment) -> RowIds:
     row_ids = ids.to_array()
     if len(row_ids) and int(row_ids.max()) >= start.next_row_id:
         raise CorruptDataError(
-            f"a row to be moved has the row id {int(row_ids.max())}, but the table has given none "
-            f"from {start.next_row_id} on: {_REMEDY}"
+            f"a row to be moved has the row id {int(row_ids.max())}, but the table has assigned "
+            f"none from {start.next_row_id} on: {_REMEDY}"
         )
     return row_ids
 

@@ -90,7 +90,7 @@ def test_moved_rows_keep_created_versions() -> None:
 
 def test_unassigned_ids_are_refused() -> None:
     """A moved row needs the id of an existing row, since a later insert would get the same id."""
-    with pytest.raises(CorruptDataError, match="row id 5, but the table has given none from 5"):
+    with pytest.raises(CorruptDataError, match="row id 5, but the table has assigned none from 5"):
         then(table(3, 2), Update(new_fragments=(moved(2, 1, 5),)))
     with pytest.raises(InvalidInputError, match="of 1 rows states 2 row ids"):
         then(table(3, 2), Update(new_fragments=(moved(1, 1, 2),)))
