@@ -45,7 +45,7 @@ class LanceSource(Datasource):
         return f"Lance({self.uri})"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Return about how many bytes the rows have in files; None if unknown."""
+        """Return the approximate size in bytes of the rows in files; None if unknown."""
         return self._read.num_bytes
 
     def get_read_tasks(

@@ -116,7 +116,10 @@ def _check_state(
     Args:
         state: The state.
         current: The state of this dataset.
-        names: What both must have in common.
+        names: The entries that must be equal.
+
+    Raises:
+        InvalidInputError: The state is of another dataset, or not a state.
     """
     if not isinstance(state, Mapping) or current.keys() - state.keys():
         raise InvalidInputError(
@@ -142,14 +145,15 @@ class VersionDataset(IterableDataset[Tensors]):
         uri: The table's location.
         version: A version, tag or time; None for the newest, which is fixed by this call.
         columns: As in `Dataset.scan`.
-        batch_rows: Rows of a batch; the last one of each chunk may have fewer.
-        seed: Shuffles the rows; None for the order of the table.
-        chunk_rows: Adjacent rows that are read together and shuffled among themselves. More mix
-            better and take more memory.
-        rank: This process among those of the training; None for torch.distributed's.
-        world_size: How many there are.
-        is_even: Whether all ranks and workers get the same number of rows; fewer rows than there
-            are workers are then left out.
+        batch_rows: The number of rows of a batch; the last batch of each chunk may have fewer.
+        seed: The seed of the random order of rows; None for the order of the table.
+        chunk_rows: The number of adjacent rows that are read together and shuffled among
+            themselves. Larger chunks are mixed better and take more memory.
+        rank: The number of this process among those of the training; None for that of
+            torch.distributed.
+        world_size: The number of processes; None for that of torch.distributed.
+        is_even: Whether all ranks and workers get the same number of rows. Then the remaining rows,
+            fewer than there are workers, are left out.
         storage_options: Settings of the store.
 
     Raises:
@@ -198,9 +202,13 @@ class VersionDataset(IterableDataset[Tensors]):
         self._epochs.share_memory_()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch, also in the workers of a `DataLoader`; its order differs with a seed.
+        """Begin an epoch, also in the workers of a `DataLoader`.
 
-        The epoch of a state that has just been loaded continues.
+        With a seed, each epoch has another order of rows. If a state of this epoch has just been
+        loaded, the epoch continues after it.
+
+        Raises:
+            InvalidInputError: The epoch is not a whole number from 0.
         """
         epoch = _as_unsigned(epoch, "epoch")
         self._epochs.copy_(torch.tensor([epoch, 0]))
@@ -208,7 +216,7 @@ class VersionDataset(IterableDataset[Tensors]):
             self._progress, self._is_resumed = (epoch, 0), False
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this worker has returned: the version, the order, and how many rows."""
+        """Return the progress of this worker: the version, the order, and the number of rows."""
         epoch, rows_done = self._progress
         return {
             "uri": self.uri,
@@ -333,10 +341,12 @@ class ChangeDataset(IterableDataset[Tensors]):
 
     Args:
         uri: The table's location.
-        rank: This process among those of the training; None for torch.distributed's.
-        world_size: How many there are.
+        rank: The number of this process among those of the training; None for that of
+            torch.distributed.
+        world_size: The number of processes; None for that of torch.distributed.
         storage_options: Settings of the store.
-        **options: As of `Dataset.follow`, such as `columns`, `filter`, `wait` and `max_rows`.
+        **options: Arguments of `Dataset.follow`, such as `columns`, `filter`, `wait` and
+            `max_rows`.
 
     Raises:
         InvalidInputError: An argument is invalid.
@@ -359,7 +369,7 @@ class ChangeDataset(IterableDataset[Tensors]):
                 "the position is part of the dataset's state, so it takes no consumer"
             )
         ds = open_dataset(uri, storage_options=storage_options)
-        with ds.follow(**options) as stream:  # are the options right?
+        with ds.follow(**options) as stream:  # raises if an option is invalid
             self._position, self._names = stream.position, stream.schema.names
         self.uri = ds.uri
         self._storage_options, self._options = storage_options, options
