@@ -111,9 +111,9 @@ def part_of_null(array: Any, where: str = "column") -> str:
             part = array.field(field.name)
             if pc.any(pc.and_(is_null, part.is_valid())).as_py():
                 return f"{where}.{field.name}"
-            found = part_of_null(part, f"{where}.{field.name}")
-            if found:
-                return found
+            path = part_of_null(part, f"{where}.{field.name}")
+            if path:
+                return path
     elif pa.types.is_map(kind):
         return part_of_null(array.items, f"{where}.items")
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
