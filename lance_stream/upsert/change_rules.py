@@ -276,18 +276,29 @@ def check_not_reserved(columns: Sequence[str]) -> None:
         )
 
 
-def check_has_sequence(table: pa.Schema, data: pa.Schema) -> None:
-    """Raise if a table lacks the sequence column of its data.
+def check_has_sequence(
+    table: pa.Schema, data: pa.Schema, sequence_by: str | None = SEQUENCE
+) -> None:
+    """Raise if a table lacks the sequence column of its data: a new one is null in its rows.
+
+    Args:
+        table: The table's columns.
+        data: The columns of the data that are stored.
+        sequence_by: The column that orders the data; None if none does.
 
     Raises:
         InvalidInputError: It does.
     """
-    if SEQUENCE in data.names and SEQUENCE not in table.names:
-        kind = data.field(SEQUENCE).type
+    if sequence_by is None or sequence_by not in data.names:
+        return
+    if sequence_by not in table.names:
+        kind = data.field(sequence_by).type
         raise InvalidInputError(
             f"later changes are compared with the stored sequence, but the table has no column "
-            f"for it. Order by one column that is stored; or add a column {SEQUENCE!r} of the type "
-            f"{kind}, with ds.add_columns: existing rows then count as older than every change"
+            f"{sequence_by!r} for it. If the column was renamed or dropped, rename it back, or "
+            "order by another one. Otherwise order by one column that is stored; or add a column "
+            f"{sequence_by!r} of the type {kind}, with ds.add_columns: existing rows then count as "
+            "older than every change"
         )
 
 

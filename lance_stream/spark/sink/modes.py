@@ -129,9 +129,9 @@ class Batch:
                 bounds = pa.schema([(START_AT, sequence), (END_AT, sequence)])
                 # A type that does not fit is refused later, under the name of the user's column.
                 table = widen_columns(table, bounds, may_have_new=True)
+        else:
+            check_has_sequence(table.arrow_schema, incoming, arguments.sequence_by)
         adds_columns = "add_columns" in arguments.schema_evolution
-        if arguments.mode == "scd1" and not adds_columns:
-            check_has_sequence(table.arrow_schema, incoming)
         return fit_columns(
             table,
             incoming,

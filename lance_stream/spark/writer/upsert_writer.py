@@ -37,6 +37,7 @@ from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_feeds import check_has_changes
+from lance_stream.upsert.change_rules import check_has_sequence
 from lance_stream.upsert.large.staged_rows import (
     StagedRows,
     discard_staged,
@@ -278,6 +279,7 @@ def _prepare(job: UpsertJob) -> TableVersion:
             storage_options=arguments.storage_options,
         )
     check_is_as_requested(table, arguments.file_version, arguments.primary_key)
+    check_has_sequence(table.arrow_schema, job.incoming, job.rules.sequence_by)
     return fit_columns(
         table,
         job.incoming,

@@ -605,17 +605,24 @@ def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> No
         feed(spark, fixed, 0, "id long, y string", (4, "d"))
 
 
-@pytest.mark.parametrize("mode", ["upsert", "apply_changes"])
-def test_a_renamed_key_stops_the_sink(spark: Any, uri: str, mode: str) -> None:
-    """If the sink added its key column again, all rows would be inserted a second time."""
-    lance_stream.create_dataset(uri, pa.table({"id": [1, 2]}))
-    lance_stream.open_dataset(uri).rename_columns({"id": "number"})
-    sink = lance_sink(uri, mode=mode, on="id", schema_evolution="add_columns", app_id="a")
-    columns = "id long, _change_type string, _commit_version long"
-    rows = [(1, "insert", 1)] if mode == "apply_changes" else [(1,)]
-    with pytest.raises(InvalidInputError, match="key column 'id' does not exist"):
-        feed(spark, sink, 0, columns if mode == "apply_changes" else "id long", *rows)
-    assert rows_of(uri) == [(1,), (2,)]
+@pytest.mark.parametrize(
+    ("mode", "renamed"), [("upsert", "id"), ("upsert", "lsn"), ("apply_changes", "id")]
+)
+def test_renamed_keys_and_sequences_stop_the_sink(
+    spark: Any, uri: str, mode: str, renamed: str
+) -> None:
+    """If the sink added the column again, rows would be inserted twice, or replaced by older
+    ones.
+    """
+    lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "lsn": [5, 5]}))
+    lance_stream.open_dataset(uri).rename_columns({renamed: "old"})
+    by_lsn = {"sequence_by": "lsn"} if mode == "upsert" else {}
+    sink = lance_sink(uri, mode, on="id", schema_evolution="add_columns", app_id="a", **by_lsn)
+    change = {"_change_type": "insert", "_commit_version": 1} if mode == "apply_changes" else {}
+    late = spark.createDataFrame([{"id": 1, "lsn": 4, **change}])
+    with pytest.raises(InvalidInputError, match=f"(column '{renamed}' does not|no column 'lsn')"):
+        sink(late, 0)
+    assert rows_of(uri) == [(1, 5), (2, 5)]
 
 
 # --- logging

@@ -402,14 +402,23 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("evolution", ["none", "add_columns"])
-def test_a_table_gets_no_new_key(uri: str, evolution: str) -> None:
-    """A key column that is added is null in all rows, so that every upsert inserts them again."""
-    lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [1, 2]}))
-    lance_stream.open_dataset(uri).rename_columns({"id": "number"})
-    options = {"path": uri, "mode": "upsert", "on": "id", "schemaEvolution": evolution}
-    rows = pa.schema([("id", pa.int64()), ("x", pa.int64())])
-    with pytest.raises(InvalidInputError, match=r"key column 'id' does not exist.*number, x"):
-        plan(parse_writer_options(options, False), spark_schema(carrier_schema(rows)), False)
+@pytest.mark.parametrize(
+    ("renamed", "match"),
+    [("id", "key column 'id' does not exist.*It has: old, lsn"), ("lsn", "no column 'lsn' for it")],
+)
+def test_keys_and_sequences_are_not_added(
+    uri: str, renamed: str, match: str, evolution: str
+) -> None:
+    """A column that is added is null in all rows: an upsert would insert them again, or replace
+    them by older ones.
+    """
+    lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "lsn": [1, 2]}))
+    lance_stream.open_dataset(uri).rename_columns({renamed: "old"})
+    by_key = {"mode": "upsert", "on": "id", "sequenceBy": "lsn"}
+    arguments = parse_writer_options({"path": uri, **by_key, "schemaEvolution": evolution}, False)
+    rows = pa.schema([("id", pa.int64()), ("lsn", pa.int64())])
+    with pytest.raises(InvalidInputError, match=match):
+        plan(arguments, spark_schema(carrier_schema(rows)), False)
     assert lance_stream.open_dataset(uri).version == 2
 
 
