@@ -36,6 +36,11 @@ class CompiledLoops:
                     self._is_loaded = True
         return self._module
 
+    def load_in_background(self) -> None:
+        """Start to load the loops in another thread; `get` waits for it."""
+        if not self._is_loaded:
+            threading.Thread(target=self.get, name="lance-stream-loops", daemon=True).start()
+
     @contextmanager
     def replaced(self, module: ModuleType | None) -> Iterator[None]:
         """Use these loops in the body, or none: for tests and benchmarks of both."""

@@ -189,6 +189,17 @@ def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
     return pa.Table.from_batches([batches[index] for index in order], reader.schema)
 
 
+def estimate_bytes(df: DataFrame) -> int | None:
+    """Return Spark's estimate of a DataFrame's size; None if Spark has none to give.
+
+    For files it is their size, in proportion to the columns that are read. Of sources that do not
+    state their size, such as Kafka, Spark assumes more than any memory holds.
+    """
+    with suppress(Exception):  # not a public interface, and missing in Spark Connect
+        return int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+    return None
+
+
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
     """Return a function's result for each item, in order; each item is a task.
 
@@ -255,8 +266,10 @@ def slots_of(spark: SparkSession) -> int | None:
     return None
 
 
-def driver_is_alone(spark: SparkSession) -> bool:
+def driver_is_alone(spark: SparkSession | None) -> bool:
     """Return whether the driver is the only machine, because the master is local."""
+    if spark is None:
+        return False
     with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
         return (spark.sparkContext.master or "").split("[")[0] == "local"
     return False

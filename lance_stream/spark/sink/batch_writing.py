@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
@@ -23,6 +23,7 @@ from lance_stream.spark.jobs.arrow_jobs import (
     Size,
     collect_arrow,
     driver_is_alone,
+    estimate_bytes,
     map_in_arrow,
     settings,
 )
@@ -39,6 +40,10 @@ SMALL_BATCH_ROWS: Final = 125_000
 
 SMALL_BATCH_BYTES: Final = 16 << 20
 """... at most this many bytes in data files."""
+
+SMALL_FIRST_BYTES: Final = 8 << 20
+"""The driver collects a batch that follows none of known size only if Spark estimates it at most at
+this. The estimate is of compressed files, and Spark's own process holds the uncompressed rows."""
 
 LARGE_DIGEST_BYTES: Final = 1 << 20
 """The minimum size of a batch whose digest is computed in a separate thread while it is written."""
@@ -77,25 +82,37 @@ class TaskCount:
             return None
         return max(1, -(-last.bytes_written // BYTES_PER_TASK))
 
-    def is_for_driver(self, last: SinkCommit | None, spark: SparkSession) -> bool:
+    def is_for_driver(self, last: SinkCommit | None, df: DataFrame) -> bool:
         """Return whether the driver writes a batch: a small one, on the driver's own machine.
 
         Args:
             last: The outcome of the previous batch.
-            spark: The batch's session.
+            df: The batch.
         """
+        if last is None or not last.num_files:
+            return is_small_by_estimate(df)
         return (
-            last is not None
-            and last.num_files > 0
-            and last.rows_in <= SMALL_BATCH_ROWS
+            last.rows_in <= SMALL_BATCH_ROWS
             and last.bytes_written <= SMALL_BATCH_BYTES
-            and driver_is_alone(spark)
+            and driver_is_alone(df.sparkSession)
         )
 
     def add_batch(self, num_tasks: int | None, seconds: float) -> None:
         """Record how long a batch took with this number of tasks."""
         if num_tasks is not None and seconds > SLOW_SECONDS:
             self._few_tasks_help = False
+
+
+def is_small_by_estimate(df: DataFrame) -> bool:
+    """Return whether the driver may collect a batch although nothing is known of earlier ones.
+
+    That spares the start of Python workers, which takes longer than all else of a small batch. A
+    cluster needs these workers anyway.
+    """
+    if not driver_is_alone(df.sparkSession):
+        return False
+    num_bytes = estimate_bytes(df)
+    return num_bytes is not None and num_bytes <= SMALL_FIRST_BYTES
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
 
 from lance_stream.arguments import as_number
 from lance_stream.commit.commit_groups import Member
@@ -21,6 +22,7 @@ from lance_stream.errors import (
     OtherBatchError,
     TableReplacedError,
 )
+from lance_stream.file.compression.compiled import loops
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.verdicts import has_other_rules
@@ -29,6 +31,7 @@ from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import SINK, WriterArguments
 from lance_stream.spark.arguments.writer_calls import arguments_of, suggest_names
+from lance_stream.spark.jobs.arrow_jobs import driver_is_alone
 from lance_stream.spark.session.connect import check_can_be_sent, check_has_app_id
 from lance_stream.spark.session.python_check import check_workers_python, explain_worker_errors
 from lance_stream.spark.session.running_queries import run_of, running_query
@@ -232,6 +235,8 @@ class LanceSink:
         self.last_commit: SinkCommit | None = None
         self._tasks = TaskCount()
         self._searched: tuple[str, int, int] | None = None
+        if not is_remote() and driver_is_alone(SparkSession.getActiveSession()):
+            loops.load_in_background()  # while Spark starts the query
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what Spark Connect sends, if it would work there.

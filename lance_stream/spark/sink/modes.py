@@ -3,8 +3,8 @@
 Each mode gets a table that has the batch's columns, and returns the outcome of the batch. Spark's
 tasks, or the driver, write the rows of an append or an overwrite (see `batch_writing`). The rows of
 an upsert are collected up to the driver's limit: they are few compared to the table, whose keys are
-looked up where its files are read (`spark_workers`). Larger batches, and the first one of a run, go
-through `staged_upserts`.
+looked up where its files are read (`spark_workers`). Larger batches, and the first one of a run
+unless Spark estimates it as small, go through `staged_upserts`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +38,7 @@ from lance_stream.spark.sink.batch_writing import (
     TaskCount,
     WrittenBatch,
     collect_rows,
+    is_small_by_estimate,
     write_batch,
     write_collected,
 )
@@ -328,7 +329,7 @@ def _write_rows(
     batch: Batch, df: DataFrame, table: TableVersion, checks: Checks | None = None
 ) -> WrittenBatch:
     target = write_target(table)
-    if batch.tasks.is_for_driver(batch.last, df.sparkSession):
+    if batch.tasks.is_for_driver(batch.last, df):
         with batch.phases("write"):
             collected = write_collected(df, target, checks)
         if collected is not None:
@@ -368,7 +369,8 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
         sorter.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
     rows = None
-    if not (_is_first(batch.last) or _follows_large(batch)):
+    is_small = is_small_by_estimate(df) if _is_first(batch.last) else not _follows_large(batch)
+    if is_small:
         with batch.phases("collect"):
             rows = _collect(df)
     if rows is None:
@@ -414,10 +416,10 @@ def _good_rows(rows: pa.Table, table: TableVersion, sorter: RowSorter) -> pa.Tab
 
 
 def _is_first(last: SinkCommit | None) -> bool:
-    """Return whether nothing is known of a batch's size.
+    """Return whether no earlier batch shows how large this one is.
 
     Collecting a large batch would be wasted work, and could exceed the memory of Spark's JVM, which
-    holds what tasks return. Staging a small batch costs little more than collecting it.
+    holds what tasks return. Staging a small one only costs the start of Python workers.
     """
     return last is None or last.skipped or not last.rows_in
 

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -251,6 +253,29 @@ def test_loops_load_once_at_first_use(monkeypatch):
     for _ in range(3):
         loops.get()
     assert len(imports) == 1
+
+
+def test_loops_load_once_in_the_background(monkeypatch):
+    """A sink starts to load them while Spark starts its query, and its first batch waits for that
+    load instead of starting another.
+    """
+    has_begun, may_end, threads = threading.Event(), threading.Event(), []
+
+    def imported() -> ModuleType:
+        threads.append(threading.current_thread())
+        has_begun.set()
+        assert may_end.wait(60)
+        return kernels
+
+    monkeypatch.setattr(compiled, "_imported", imported)
+    loops = CompiledLoops()
+    loops.load_in_background()
+    assert has_begun.wait(60)
+    threading.Timer(0.1, may_end.set).start()
+    assert loops.get() is kernels
+    loops.load_in_background()
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()
 
 
 def test_importing_the_package_imports_no_numba():

@@ -14,7 +14,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.row_updates import staged_files
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark import lance_sink
-from lance_stream.spark.sink import modes, staged_upserts
+from lance_stream.spark.sink import batch_writing, modes, staged_upserts
 from lance_stream.upsert import attempts
 from lance_stream.upsert.large import staged_rows
 from tests.spark.sink.few_rows_by_tasks import upsert_by_tasks
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(modes, "MAX_ROWS_ON_DRIVER", 20)
+    monkeypatch.setattr(batch_writing, "SMALL_FIRST_BYTES", -1)
     monkeypatch.setattr(staged_rows, "MAX_ROWS", 100)  # several ranges
     monkeypatch.setattr(staged_files, "MIN_ROWS", 1)
     return str(tmp_path / "table")
