@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -270,6 +271,7 @@ BAD: list[Any] = [
     ({"poll_seconds": 0}, "poll_seconds must be greater than 0"),
     ({"after": 1.5}, "after must be a version's number, a tag or a datetime"),
     ({"after": "gold"}, "tag 'gold' does not exist"),
+    ({"after": datetime(2999, 1, 1)}, "2999-01-01T00:00:00.00:00, which is in the future"),
     ({"after": 99}, "its newest version is 5"),
     ({"filter": "y > 1"}, "y"),
     ({"poll_seconds": "x"}, "poll_seconds must be greater than 0"),
