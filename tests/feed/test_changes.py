@@ -154,8 +154,8 @@ def test_net_changes_compare_both_ends(ds: Dataset) -> None:
         ((-1, 2), "not an interval"),
         ((0, 6), "newest version is 5"),
         ((6,), "not an interval"),
-        (("0", 2), "version numbers"),
-        ((True, 2), "version numbers"),
+        ((0, 1.5), "through must be a version.s number, a tag or a datetime"),
+        ((True, 2), "after must be a version.s number, a tag or a datetime"),
     ],
 )
 def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], named: str) -> None:
