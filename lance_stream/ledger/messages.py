@@ -59,7 +59,9 @@ def _other_rows(case: _Case) -> LanceStreamError:
         "newest checkpoint. Without one, delete the rows that the stream has appended since, by "
         f'open_dataset({uri!r}).delete("_row_created_at_version IN '
         f'({", ".join(map(str, versions))})"), which is not needed for upserts and overwrites; '
-        f"{_forget(uri, batch.app_id)}; and restart the query. (3) If the query's plan is not "
+        f"{_forget(uri, batch.app_id)}; and restart the query. (3) If the query was changed after "
+        "it had committed this batch, so that it returns other rows: start it once as it was, "
+        "until it has continued to the next batch. (4) If that is impossible, or its plan is not "
         "deterministic: set replays_may_differ=True, and the batch is skipped"
     )
 

@@ -260,6 +260,16 @@ def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
     assert ids_of(table) == [0, 1, 2, 3]
 
 
+def test_a_changed_query_learns_its_remedy(table: TableVersion) -> None:
+    """A query that died after its commit is often corrected before it repeats the batch."""
+    take_in(table, 0, rows(1))
+    with pytest.raises(OtherBatchError, match=r"query was changed .* start it once as it was"):
+        take_in(table, 0, rows(2))
+    assert not take_in(table, 0, rows(1)).is_new
+    assert take_in(table, 1, rows(2)).is_new
+    assert ids_of(table) == [1, 2]
+
+
 def test_entries_of_older_releases_compare_ids(table: TableVersion) -> None:
     """Older entries have no digest, so only the newest batch can be taken for a replay, and the
     rest must be refused.
