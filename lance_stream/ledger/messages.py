@@ -222,7 +222,7 @@ def missing_table(uri: str, batch: MicroBatch) -> NotFoundError:
 
 
 def lost_table(uri: str, batch: MicroBatch, last_batch_id: int, version: int) -> NotFoundError:
-    """Return the error for a table that no longer exists, although this process wrote to it.
+    """Return the error for a table that has lost a version to which this process wrote.
 
     Args:
         uri: The table's location.
@@ -231,10 +231,11 @@ def lost_table(uri: str, batch: MicroBatch, last_batch_id: int, version: int) ->
         version: The version that committed it.
     """
     return NotFoundError(
-        f"the table {uri} no longer exists: batch {last_batch_id} of this stream was committed as "
-        f"its version {version}. A new table would lack the rows of that batch and of earlier "
-        f"ones, so batch {batch.batch_id} was not written. Restore the table, or start the query "
-        "with a new checkpoint to read its source again"
+        f"the table {uri} no longer exists, or was replaced by an older copy or another table: "
+        f"batch {last_batch_id} of this stream was committed as its version {version}. The table "
+        f"would lack the rows of that batch and of earlier ones, so batch {batch.batch_id} was not "
+        "written. Restore the table, or start the query with a new checkpoint to read its source "
+        "again"
     )
 
 

@@ -105,6 +105,7 @@ class Batch:
 
         Raises:
             InvalidInputError: The columns do not fit.
+            NotFoundError: The table must have existed before this batch, or have a newer version.
         """
         arguments = self.arguments
         if arguments.mode == "apply_changes":
@@ -120,8 +121,10 @@ class Batch:
             )
         if arguments.keeps_history:
             check_history_names(incoming.names)
+        self._check_has_last_batch(table)
         if table is None:
-            self._check_may_create()
+            late_start = arguments.late_start
+            check_may_create(arguments.uri, self.pending.batch, late_start=late_start)
             return self._create_for_rows(incoming)
         if arguments.keeps_history:
             check_has_history(table.arrow_schema)
@@ -182,12 +185,14 @@ class Batch:
             )
         return marked
 
-    def _check_may_create(self) -> None:
-        """Raise if the table must have been there before this batch.
+    def _check_has_last_batch(self, table: TableVersion | None) -> None:
+        """Raise if the table cannot have the batches that this process committed to it.
+
+        Args:
+            table: The newest version; None if there is no table.
 
         Raises:
-            NotFoundError: This process has committed an earlier batch to it, or Spark's batch id
-                shows that there was one.
+            NotFoundError: The table is gone, or older than the version of the last batch.
         """
         last, micro_batch = self.last, self.pending.batch
         if (
@@ -195,9 +200,9 @@ class Batch:
             and last.version is not None
             and last.app_id == micro_batch.app_id
             and last.batch_id < micro_batch.batch_id
+            and (table is None or table.version < last.version)
         ):
             raise lost_table(self.arguments.uri, micro_batch, last.batch_id, last.version)
-        check_may_create(self.arguments.uri, micro_batch, late_start=self.arguments.late_start)
 
     def _create_for_rows(self, incoming: pa.Schema) -> TableVersion | None:
         """Plan the new table; return None if that fails but there is no row that needs the table.

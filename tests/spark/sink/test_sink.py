@@ -285,10 +285,23 @@ def test_running_streams_do_not_recreate_tables(spark: Any, uri: str) -> None:
     sink = lance_sink(uri, app_id="a")
     sink(df, 3)
     shutil.rmtree(uri)
-    with pytest.raises(NotFoundError, match=r"no longer exists: batch 3 .* as its version 1"):
+    with pytest.raises(NotFoundError, match=r"no longer exists, .* batch 3 .* as its version 1"):
         sink(df, 4)
     assert not Path(uri).exists()
     sink(df, 0)
+    assert ids_of(uri) == [1]
+
+
+def test_an_older_copy_stops_a_running_stream(spark: Any, uri: str) -> None:
+    """The copy lacks the rows of later batches, which Spark does not repeat."""
+    sink = lance_sink(uri, app_id="a")
+    sink(spark.createDataFrame([(1,)], "id long"), 3)
+    shutil.copytree(uri, f"{uri}-copy")
+    sink(spark.createDataFrame([(2,)], "id long"), 4)
+    shutil.rmtree(uri)
+    shutil.move(f"{uri}-copy", uri)
+    with pytest.raises(NotFoundError, match=r"older copy .* batch 4 .* as its version 2"):
+        sink(spark.createDataFrame([(3,)], "id long"), 5)
     assert ids_of(uri) == [1]
 
 
