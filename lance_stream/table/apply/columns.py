@@ -125,7 +125,7 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
 def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataFile, ...]:
     """Return the files of a fragment, with a new one that replaces its columns."""
     for index, old in enumerate(fragment.files):
-        if old.field_ids == file.field_ids and old.file_version == file.file_version:
+        if old.field_ids == file.field_ids:
             return (*fragment.files[:index], file, *fragment.files[index + 1 :])
     stored_ids = {field_id for old in fragment.files for field_id in old.field_ids}
     if stored_ids.isdisjoint(file.field_ids):
