@@ -60,6 +60,7 @@ def test_numbers_fit_types_with_their_range() -> None:
         (pa.string(), pa.int32(), False),
         (pa.string(), pa.string(), True),
         (pa.struct({"a": pa.int32()}), pa.struct({"b": pa.int32(), "a": pa.int16()}), True),
+        (pa.struct({"a": pa.int32()}), pa.struct({"a": pa.int16()}), True),
         (pa.struct({"a": pa.int16()}), pa.struct({"a": pa.int32()}), False),
         (pa.struct({"a": pa.int32(), "c": pa.int32()}), pa.struct({"a": pa.int32()}), False),
         (pa.struct({"a": pa.int32()}), pa.int32(), False),

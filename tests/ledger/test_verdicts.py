@@ -121,3 +121,23 @@ def test_refused_aliases_state_what_is_known(entry: LedgerEntry | None, reason: 
     standing = Standing.ALIAS_FORGOTTEN if entry is None else Standing.ALIAS_EARLIER
     match = Match(standing, "alias", replace(ENTRY, batch_id=5), entry, ())
     assert reason in str(refusal(Verdict.ELSEWHERE, match, BATCH, OTHERS, "uri"))
+
+
+def test_refused_aliases_name_the_default() -> None:
+    """Without app_id, a sink has the query's id as its app id, which the user never wrote."""
+    batch = replace(BATCH, query_id="q")
+    for alias in "q", "alias":
+        match = Match(Standing.ALIAS_FORGOTTEN, alias, ENTRY)
+        message = str(refusal(Verdict.ELSEWHERE, match, batch, OTHERS, "uri"))
+        assert ("that of a sink without app_id" in message) == (alias == "q")
+
+
+@pytest.mark.parametrize("verdict", REFUSALS)
+def test_refusals_state_only_known_versions(verdict: Verdict) -> None:
+    """Entries of older releases and of deleted versions have none."""
+    for version in None, 11:
+        entry = replace(ENTRY, version=version)
+        match = Match(Standing.ALIAS_NEWEST, "alias", entry, entry, (entry,))
+        message = str(refusal(verdict, match, BATCH, OTHERS, "uri"))
+        assert ("version 11" in message) == (version is not None)
+        assert "None" not in message

@@ -52,6 +52,15 @@ def test_text_counts_at_its_stored_size(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list(FragmentReader(unit).selections())) >= 4
 
 
+def test_oversized_rows_come_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows at once would take twice the memory of the largest row."""
+    rows = pa.table({"s": ["a" * 100, "b" * 100, "c" * 100], "n": [1, 2, 3]})
+    ds = lance_stream.create_dataset(str(tmp_path / "t"), rows.schema).append(rows)
+    unit = unit_of(open_newest(ds.uri), 0, columns=("s", "n"))
+    monkeypatch.setattr(fragment, "BATCH_BYTES", 1)
+    assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [1, 1, 1]
+
+
 def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a batch is half of each page, and on an object store one more request."""
     dice = np.random.default_rng(0)

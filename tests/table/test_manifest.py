@@ -6,6 +6,7 @@ import pytest
 from lance_stream._proto import table_pb2
 from lance_stream.errors import BadDataError, CorruptDataError, InvalidInputError
 from lance_stream.schema.fields import Field, Schema
+from lance_stream.table import feature_flags
 from lance_stream.table import manifest as manifests
 from lance_stream.table.fragments.fragment import DataFile, Fragment, encode_fragment
 from lance_stream.table.manifest import (
@@ -151,6 +152,31 @@ def test_missing_data_formats_mean_the_old_one(
     ones.
     """
     message = table_pb2.Manifest(version=1, writer_feature_flags=flags)
+    if file_version:
+        major, minor = file_version
+        message.fragments.add().files.add(file_major_version=major, file_minor_version=minor)
+    assert decode_manifest(file_of(message)).data_format == DataFormat("lance", expected)
+
+
+@pytest.mark.parametrize(
+    ("stated", "file_version", "flags", "expected"),
+    [
+        ("0.1", None, 0, "0.1"),
+        ("0.1", (0, 2), 0, "0.1"),
+        ("0.1", (0, 3), 0, "2.0"),
+        ("0.1", (2, 1), 0, "2.1"),
+        ("2.0", (2, 1), 0, "2.0"),
+        ("0.1", (2, 1), feature_flags.MIXED_FILE_VERSIONS, "0.1"),
+    ],
+)
+def test_wrong_data_formats_are_corrected(
+    stated: str, file_version: tuple[int, int] | None, flags: int, expected: str
+) -> None:
+    """Lance 0.16 wrote 0.1 for tables with files of later versions; tables with mixed versions
+    state the version of new files.
+    """
+    message = table_pb2.Manifest(version=1, reader_feature_flags=flags)
+    message.data_format.file_format, message.data_format.version = "lance", stated
     if file_version:
         major, minor = file_version
         message.fragments.add().files.add(file_major_version=major, file_minor_version=minor)

@@ -1,5 +1,6 @@
 """Every rule of `verify` finds its violations, and a valid table has none."""
 
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -64,6 +65,38 @@ def test_fields_without_columns_do_not_collide(ds: Dataset) -> None:
     assert verify._problems_of(ds.table, fragment, replace(file, column_indices=(-1, -1))) == []
     (problem,) = verify._problems_of(ds.table, fragment, replace(file, column_indices=(1, 1)))
     assert problem == "several fields refer to the columns [1]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "physical_rows", "problems"),
+    [
+        ({}, 4, []),
+        ({}, 0, []),
+        ({"size_bytes": 0}, 4, []),
+        ({"column_indices": (0, -1)}, 4, []),
+        ({"size_bytes": 5}, 4, [r"the file has \d+ bytes, but the manifest states 5"]),
+        ({"file_version": (2, 0)}, 4, ["the file has version 2.2, but the manifest states 2.0"]),
+        ({}, 5, ["the file has 4 rows, but its fragment 5"]),
+        ({"column_indices": (0, 2)}, 4, [r"it has 2 columns, but fields refer to \[2\]"]),
+        ({"column_indices": (-2, 1)}, 4, [r"it has 2 columns, but fields refer to \[-2\]"]),
+        (
+            {"column_indices": (5, 5), "file_version": (2, 0)},
+            1,
+            ["version 2.2", "but its fragment 1", r"refer to \[5, 5\]", r"the columns \[5\]"],
+        ),
+    ],
+)
+def test_every_problem_of_a_file_is_reported(
+    ds: Dataset, changes: dict[str, Any], physical_rows: int, problems: list[str]
+) -> None:
+    """A reader may fail for any of them, and one must not hide the others."""
+    fragment = ds.table.manifest.fragments[0]
+    file = replace(fragment.files[0], **changes)
+    fragment = replace(fragment, physical_rows=physical_rows)
+    actual = verify._problems_of(ds.table, fragment, file)
+    assert len(actual) == len(problems)
+    for problem, expected in zip(actual, problems, strict=True):
+        assert re.search(expected, problem)
 
 
 def rewritten(ds: Dataset, **changed: Any) -> Dataset:

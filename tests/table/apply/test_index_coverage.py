@@ -8,6 +8,7 @@ from pyroaring import BitMap
 from lance_stream.schema.fields import TOMBSTONED_ID
 from lance_stream.table.apply import Commit, apply
 from lance_stream.table.apply.index_coverage import (
+    FRAGMENT_REUSE,
     coverage,
     relevant,
     with_rewritten_fragments,
@@ -56,6 +57,18 @@ def test_the_oldest_segment_stays_if_none_serves() -> None:
     segments = [segment(1, 20, 1), segment(2, 10, 2), segment(3, 30, 3), segment(4, None, 4)]
     assert relevant(tuple(segments), SCHEMA, [7, 8]) == (segments[1],)
     assert relevant(tuple(segments), SCHEMA, [3, 8]) == (segments[2],)
+
+
+def test_mapped_coverage_is_not_judged() -> None:
+    """The history of compactions maps the coverage to later fragments. Without it, a segment that
+    covers no fragment serves no row.
+    """
+    unused, used = segment(1, 20, 1), segment(2, 10, 7)
+    history = replace(SEGMENT, uuid=b"h" * 16, name=FRAGMENT_REUSE, index_version=1)
+    without_history = replace(history, index_version=0)
+    for kept_history, expected in ((history, (unused, used)), (without_history, (used,))):
+        indices = relevant((kept_history, unused, used), SCHEMA, [7])
+        assert indices == (kept_history, *expected)
 
 
 @pytest.mark.parametrize("field_id", [0, 1])

@@ -1,0 +1,20 @@
+"""The declaration of derived columns refuses arguments that are no names."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_stream
+from lance_stream import InvalidInputError
+
+
+@pytest.mark.parametrize("name", ["", 5, b"x", ["x"]])
+@pytest.mark.parametrize("argument", ["name", "function_version"])
+def test_names_are_texts_with_characters(argument: str, name: Any) -> None:
+    """Both are stored in the table's config and compared by the next process."""
+    arguments = {"name": "x", "function_version": "1", argument: name}
+    with pytest.raises(InvalidInputError, match="must be a string"):
+        lance_stream.derive(
+            "memory://a/t", {"y": pa.int64()}, lambda batch: batch["x"], ["x"], **arguments
+        )
