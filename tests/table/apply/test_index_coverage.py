@@ -66,9 +66,9 @@ def test_mapped_coverage_is_not_judged() -> None:
     unused, used = segment(1, 20, 1), segment(2, 10, 7)
     history = replace(SEGMENT, uuid=b"h" * 16, name=FRAGMENT_REUSE, index_version=1)
     without_history = replace(history, index_version=0)
-    for kept_history, expected in ((history, (unused, used)), (without_history, (used,))):
-        indices = relevant((kept_history, unused, used), SCHEMA, [7])
-        assert indices == (kept_history, *expected)
+    for reuse_index, expected in ((history, (unused, used)), (without_history, (used,))):
+        indices = relevant((reuse_index, unused, used), SCHEMA, [7])
+        assert indices == (reuse_index, *expected)
 
 
 @pytest.mark.parametrize("field_id", [0, 1])
