@@ -79,13 +79,14 @@ def measure(name: str, derivation: Derivation) -> tuple[int, float]:
     """Compute what is not current; print and return for how many rows, and in what time."""
     before = stored_bytes(derivation.uri)
     begin = time.perf_counter(), time.process_time()
-    done = derivation.run()
+    result = derivation.run()
     seconds, cpu = time.perf_counter() - begin[0], time.process_time() - begin[1]
     written = (stored_bytes(derivation.uri) - before) / 1e6
     print(
-        f"{name:16} {done.num_computed:10,} {seconds:9.2f} {cpu:9.2f} {written:9.1f} MB", flush=True
+        f"{name:16} {result.num_computed:10,} {seconds:9.2f} {cpu:9.2f} {written:9.1f} MB",
+        flush=True,
     )
-    return done.num_computed, seconds
+    return result.num_computed, seconds
 
 
 def main() -> None:

@@ -138,8 +138,8 @@ def run(case: str, rows: int | None = None, row_bytes: int | None = None) -> lis
         command = [sys.executable, "-m", __spec__.name, "--only", case, "--folder", folder]
         for name, value in sizes.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
     finally:
         shutil.rmtree(folder)
 

@@ -217,7 +217,7 @@ class VersionDataset(IterableDataset[Tensors]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of this worker: the version, the order, and the number of rows."""
-        epoch, rows_done = self._progress
+        epoch, num_returned = self._progress
         return {
             "uri": self.uri,
             "version": self.version,
@@ -227,7 +227,7 @@ class VersionDataset(IterableDataset[Tensors]):
             "chunk_rows": self._chunk_rows,
             "is_even": self._is_even,
             "shard": list(_shard(self._rank, self._world_size)),
-            "rows_done": rows_done,
+            "rows_done": num_returned,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -286,8 +286,8 @@ class VersionDataset(IterableDataset[Tensors]):
     def _batches(self, chunk: pa.Table) -> Iterator[Tensors]:
         for start in range(0, chunk.num_rows, self._batch_rows):
             rows = chunk.slice(start, self._batch_rows)
-            epoch, rows_done = self._progress
-            self._progress = (epoch, rows_done + rows.num_rows)
+            epoch, num_returned = self._progress
+            self._progress = (epoch, num_returned + rows.num_rows)
             yield to_tensors(rows)
 
     def _remaining_chunks(self) -> Iterator[npt.NDArray[np.int64]]:
@@ -298,8 +298,8 @@ class VersionDataset(IterableDataset[Tensors]):
         if self._is_even:
             share = self.num_rows // num_shards
             first, stop = shard * share, (shard + 1) * share
-        epoch, rows_done = self._progress
-        first += rows_done
+        epoch, num_returned = self._progress
+        first += num_returned
         starts = np.arange(0, self.num_rows, self._chunk_rows)
         if self._seed is not None:
             starts = np.random.default_rng([self._seed, epoch]).permutation(starts)

@@ -44,7 +44,7 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
     output = ""
     for _ in range(TRIES):
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 [program, *command[1:]],
                 cwd=folder,
                 env={**os.environ, **environment},
@@ -58,9 +58,9 @@ def run(command: list[str], folder: Path, **environment: str) -> None:
         except subprocess.TimeoutExpired:
             output = f"no end after {LIMIT_SECONDS} s"
             continue
-        if done.returncode == 0:
+        if process.returncode == 0:
             return
-        output = done.stdout.strip()[-1000:]
+        output = process.stdout.strip()[-1000:]
     raise InstallationError(f"`{' '.join(command)}` failed: {output}")
 
 

@@ -24,8 +24,8 @@ HEAVY = ("pandas", "pyarrow.dataset", "obstore", "botocore", "google.auth", "azu
 def test_imports_load_nothing_heavy(module: str, heavy: tuple[str, ...]) -> None:
     """Every Python worker of Spark pays for the import again."""
     code = f"import sys, {module}; print(*sorted({set(heavy)} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.stdout.split(), done.stderr) == ([], "")
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.stdout.split(), process.stderr) == ([], "")
 
 
 def test_versions_agree_with_the_project() -> None:
@@ -57,15 +57,15 @@ def test_a_zip_without_metadata_works(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "package.zip", "w") as zipped:
         for path in package.rglob("*.py"):
             zipped.write(path, path.relative_to(package.parent))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _WITHOUT_METADATA, str(tmp_path / "t")],
         capture_output=True,
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "package.zip")},
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "ok       Spark: PySpark 4" in done.stdout
+    assert (process.returncode, process.stderr) == (0, "")
+    assert "ok       Spark: PySpark 4" in process.stdout
 
 
 def test_modules_import_no_circles() -> None:

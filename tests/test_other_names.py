@@ -62,9 +62,9 @@ def test_unknown_methods_name_the_right_one(ds: Dataset, name: str, member: str)
 def test_pythons_suggestion_does_not_follow_ours() -> None:
     """Python suggests the closest spelling: `drop_table` for `write_table`."""
     code = "import lance_stream; lance_stream.write_table"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     expected = "no attribute 'write_table'. Use lance_stream.create_dataset(uri, rows)\n"
-    assert done.stderr.endswith(expected), done.stderr
+    assert process.stderr.endswith(expected), process.stderr
 
 
 def test_misspelled_methods_get_pythons_suggestion(ds: Dataset) -> None:

@@ -192,7 +192,7 @@ def test_first_program_prints_the_readme_output(tmp_path: Path, wheel: Path) -> 
     """The readings depend on the clock, all else does not."""
     program = blocks_of("README.md")[0]
     (tmp_path / "first.py").write_text(program)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "first.py"],
         cwd=tmp_path,
         env=environment(wheel),
@@ -200,10 +200,10 @@ def test_first_program_prints_the_readme_output(tmp_path: Path, wheel: Path) -> 
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     output = re.search(r"^```\n(\+-.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
     assert output is not None
-    printed, expected = (_cells(text) for text in (done.stdout, output[1]))
+    printed, expected = (_cells(text) for text in (process.stdout, output[1]))
     assert printed[0] == expected[0]  # the header
     assert [row[:4] for row in printed[1:]] == [row[:4] for row in expected[1:]]
     assert all(int(row[4]) % 2 == int(row[3]) for row in printed[1:])
@@ -289,7 +289,7 @@ def run_blocks(
     documents: dict[str, list[str]], wheel: Path, folder: Path, **variables: str
 ) -> None:
     """Run the blocks of documents in one process, in the order in which they stand there."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", RUNNER, json.dumps(documents), str(wheel)],
         cwd=folder,
         env=environment(wheel, **variables),
@@ -297,5 +297,5 @@ def run_blocks(
         text=True,
         timeout=900,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert done.stdout.count("ran ") == len(documents)
+    assert process.returncode == 0, process.stderr[-4000:]
+    assert process.stdout.count("ran ") == len(documents)

@@ -37,13 +37,13 @@ def run(python: str, names: list[str], more: list[str], folder: Path) -> tuple[s
     """
     result, log = folder / "figures.json", folder / "log.txt"
     with log.open("w") as errors:
-        done = subprocess.run(
+        process = subprocess.run(
             [python, "-m", "benchmarks.sink", "--json", str(result), "--with", *names, *more],
             cwd=ROOT,
             stderr=errors,
             check=False,
         )
-    if done.returncode:
+    if process.returncode:
         sys.exit(f"{log.read_text()[-4000:]}\nthe run of {python} failed")
     read: dict[str, Any] = json.loads(result.read_text())
     return read["pyspark"], Figures(read["seconds"], read["phases"])

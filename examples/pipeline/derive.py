@@ -55,22 +55,22 @@ def main() -> None:
             lance_stream.open_dataset(settings.table).cleanup(older_than=RETENTION)
             cleaned = time.monotonic()
         started = time.time()
-        done = derivation.run()
+        result = derivation.run()
         seconds = time.time() - started
-        if done.num_commits:
+        if result.num_commits:
             counts = {
-                "pieces": done.num_commits,
-                "checked": done.num_checked,
-                "computed": done.num_computed,
-                "written": done.num_written,
-                "in_place": done.num_in_place,
+                "pieces": result.num_commits,
+                "checked": result.num_checked,
+                "computed": result.num_computed,
+                "written": result.num_written,
+                "in_place": result.num_in_place,
                 "seconds": seconds,
             }
             totals = {name: totals.get(name, 0) + number for name, number in counts.items()}
         if not has_indices:
             has_indices = create_indices(settings.table)
         figures.write(report, {**totals, "has_indices": has_indices})
-        if not done.num_commits:
+        if not result.num_commits:
             time.sleep(0.2)
 
 

@@ -64,19 +64,19 @@ class Changes:
 
     def commit(self, connection: psycopg.Connection, num_changes: int) -> int:
         """Commit a transaction of about so many row changes; return of how many it was."""
-        done: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         with connection.transaction():
-            while done.total() < num_changes:
-                self._change(connection, done)
-        self.counts += done
+            while counts.total() < num_changes:
+                self._change(connection, counts)
+        self.counts += counts
         self.counts["transactions"] += 1
-        return done.total()
+        return counts.total()
 
-    def _change(self, connection: psycopg.Connection, done: Counter[str]) -> None:
+    def _change(self, connection: psycopg.Connection, counts: Counter[str]) -> None:
         kind = self._chance.choices(list(_KINDS), list(_KINDS.values()))[0]
         if kind == "insert" or not self._ids:
             self._insert(connection, self._new_id())
-            done["inserts"] += 1
+            counts["inserts"] += 1
             return
         index = self._chance.randrange(len(self._ids))
         key = self._ids[index]
@@ -85,29 +85,29 @@ class Changes:
                 new_article = self._article(key)
                 query = f"UPDATE {NAME} SET title = %s, body = %s, {_UPDATE}"
                 connection.execute(query, (new_article.title, new_article.body, key))
-                done["updates"] += 1
+                counts["updates"] += 1
             case "change others":
                 query = f"UPDATE {NAME} SET state = %s, price = %s, {_UPDATE}"
                 state = self._chance.choice(STATES)
                 connection.execute(query, (state, price(self._chance), key))
-                done["updates"] += 1
+                counts["updates"] += 1
             case "delete":
                 self._ids[index] = self._ids[-1]
                 self._ids.pop()
                 connection.execute(f"DELETE FROM {NAME} WHERE id = %s", (key,))
-                done["deletes"] += 1
+                counts["deletes"] += 1
             case "change key":
                 self._ids[index] = self._new_id()
                 query = f"UPDATE {NAME} SET id = %s, {_UPDATE}"
                 connection.execute(query, (self._ids[index], key))
-                done["updates"] += 1
+                counts["updates"] += 1
             case "insert again":
                 connection.execute(f"DELETE FROM {NAME} WHERE id = %s", (key,))
                 self._ids[index] = self._ids[-1]
                 self._ids.pop()
                 self._insert(connection, key)
-                done["deletes"] += 1
-                done["inserts"] += 1
+                counts["deletes"] += 1
+                counts["inserts"] += 1
 
     def _article(self, key: int) -> Article:
         """Return an article; most have a word that no other has: a search for it finds this one."""

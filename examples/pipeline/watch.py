@@ -298,8 +298,8 @@ def kafka_lag(settings: Settings) -> int:
         ends = consumer.end_offsets([TopicPartition(TOPIC, partition) for partition in partitions])
     finally:
         consumer.close()
-    done = committed_offsets(settings.checkpoint("sink"))
-    return sum(end - done.get(key.partition, 0) for key, end in ends.items())
+    committed = committed_offsets(settings.checkpoint("sink"))
+    return sum(end - committed.get(key.partition, 0) for key, end in ends.items())
 
 
 def committed_offsets(checkpoint: Path) -> dict[int, int]:

@@ -197,7 +197,7 @@ class _Run:
         self._fingerprint = declaration.fingerprint
         self._pending: list[pa.RecordBatch] = []
         self._num_pending = 0
-        self._done: list[pa.RecordBatch] = []
+        self._results: list[pa.RecordBatch] = []
         self._ids: list[RowIds] = []
         self._fingerprints: list[Fingerprints] = []
         self._bad: list[pa.RecordBatch] = []
@@ -246,7 +246,7 @@ class _Run:
         states = np.where(failed, -fingerprints, fingerprints)
         declaration = self._declaration
         copied = [batch.column(name) for name in declaration.copy_columns]
-        self._done.append(
+        self._results.append(
             pa.RecordBatch.from_arrays(
                 [*outputs.columns, *copied, pa.array(states)],
                 [
@@ -322,14 +322,14 @@ class _Run:
 
     def result(self, store: Store) -> ComputedValues:
         """Stage the values, and return the result of the job."""
-        if not self._done:
+        if not self._results:
             return ComputedValues(
                 SortedRows(), np.empty(0, np.uint64), np.empty(0, np.int64), self._num_checked, 0
             )
         ids = np.concatenate(self._ids)
         order = np.argsort(ids)
-        parts = list(zip(self._done, self._ids, strict=True))
-        is_small = sum(values.nbytes for values in self._done) <= MAX_IN_MEMORY
+        parts = list(zip(self._results, self._ids, strict=True))
+        is_small = sum(values.nbytes for values in self._results) <= MAX_IN_MEMORY
         return ComputedValues(
             sort_rows(parts) if is_small else write_sorted(parts, store),
             ids[order],

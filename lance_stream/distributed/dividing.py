@@ -96,11 +96,11 @@ def pack(units: Iterable[tuple[U, int]], num_tasks: int) -> list[tuple[U, ...]]:
     sized = list(units)
     total = sum(size for _, size in sized) or 1
     packs: list[list[U]] = [[] for _ in range(num_tasks)]
-    done = 0
+    position = 0
     for unit, size in sized:
         # by the middle of the unit, so that a large unit at the end does not attract small ones
-        packs[min(num_tasks - 1, (2 * done + size) * num_tasks // (2 * total))].append(unit)
-        done += size
+        packs[min(num_tasks - 1, (2 * position + size) * num_tasks // (2 * total))].append(unit)
+        position += size
     return [tuple(group) for group in packs if group]
 
 

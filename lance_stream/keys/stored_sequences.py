@@ -75,13 +75,13 @@ def read_sequences(
         return pa.concat_arrays([batch.column(0) for batch in read_unit(rows)])
     parts: list[pa.Array] = []
     column: list[pa.Array] = []
-    done = first = 0
+    position = first = 0
     for batch in read_unit(replace(rows, include_deleted=True)):
         stop = int(np.searchsorted(offsets, first + batch.num_rows))
-        parts.append(batch.column(0).take(pa.array(offsets[done:stop] - np.uint64(first))))
+        parts.append(batch.column(0).take(pa.array(offsets[position:stop] - np.uint64(first))))
         if location is not None:
             column.append(batch.column(0))
-        done, first = stop, first + batch.num_rows
+        position, first = stop, first + batch.num_rows
     if location is not None and first == fragment.physical_rows:
         cache_sequences(fragment, field, pa.concat_arrays(column))
     return pa.concat_arrays(parts)

@@ -98,14 +98,14 @@ def _ask(executable: str, import_paths: tuple[str, ...]) -> _Python | None:
     """Return what a Python reports about itself; None if it does not answer."""
     paths = filter(None, (*import_paths, os.environ.get("PYTHONPATH")))
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [executable, "-c", _QUESTION],
             capture_output=True,
             timeout=_SECONDS,
             check=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
-        version, missing = json.loads(done.stdout)
+        version, missing = json.loads(process.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
     return _Python(tuple(version), tuple(missing))

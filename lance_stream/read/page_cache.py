@@ -343,8 +343,8 @@ def _slice(span: ByteRange, parts: Sequence[tuple[ByteRange, Buffer]]) -> Buffer
     # Decoders require the same alignment to 8 bytes in memory as in the file.
     shift = span.start % 8
     joined = memoryview(pa.allocate_buffer(total + shift)).cast("B")
-    done = shift
+    position = shift
     for piece in pieces:
-        joined[done : done + len(piece)] = piece
-        done += len(piece)
+        joined[position : position + len(piece)] = piece
+        position += len(piece)
     return joined[shift:].toreadonly()

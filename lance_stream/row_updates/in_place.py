@@ -147,10 +147,10 @@ def fragments_that_stay(
     max_lineage_bytes = sys.maxsize if limit is None else limit
     positions = table.manifest.fragments.index_by_id
     candidates: list[tuple[slice, Fragment, FragmentCosts]] = []
-    done = 0
+    position = 0
     for fragment_id, offsets in by_fragment(changed):
-        part = slice(done, done + len(offsets))
-        done = part.stop
+        part = slice(position, position + len(offsets))
+        position = part.stop
         fragment = table.manifest.fragments[positions[fragment_id]]
         if not _may_stay(table, fragment):
             continue
@@ -271,10 +271,10 @@ def jobs_of_incoming(
     rows = rows.select(names)
     partial = {name: kind for name, kind in partial.items() if name in names}
     jobs: list[ColumnsJob] = []
-    done = 0
+    position = 0
     for fragment_id, offsets in by_fragment(changed):
-        new = IncomingValues(rows.slice(done, len(offsets)), partial)
-        done += len(offsets)
+        new = IncomingValues(rows.slice(position, len(offsets)), partial)
+        position += len(offsets)
         jobs.append(
             columns_job(
                 table, fragment_id, offsets, fields, new, target, needs_stored=bool(partial)
@@ -328,19 +328,19 @@ def _values(
         none = pa.RecordBatch.from_arrays([], schema=pa.schema([]))
         yield job.new(none, slice(0, job.num_rows)).select(names)
         return
-    first = done = 0
+    first = position = 0
     for stored in read(job.unit):
         stop = int(np.searchsorted(job.offsets, first + stored.num_rows))
-        at = job.offsets[done:stop].astype(np.int64) - first
+        at = job.offsets[position:stop].astype(np.int64) - first
         first += stored.num_rows
         if len(at):
             new = job.new(
-                stored.take(pa.array(at)) if job.needs_stored else stored, slice(done, stop)
+                stored.take(pa.array(at)) if job.needs_stored else stored, slice(position, stop)
             )
             yield _with_new_values(stored.select(names), at, new)
         else:
             yield stored.select(names)
-        done = stop
+        position = stop
 
 
 def _with_new_values(

@@ -210,7 +210,7 @@ def _commit(
         if check is not None:
             check(newest)
 
-    done = commit_planned(
+    outcome = commit_planned(
         table,
         plan.operation,
         plan.staged,
@@ -220,10 +220,10 @@ def _commit(
         check=check_all,
         environment=environment,
     )
-    if not done.is_new:
-        return _already_committed(done.table, done.already_committed_in)
-    attempts = result.attempts + done.attempts - 1
-    return replace(result, table=done.table, is_new=True, attempts=attempts)
+    if not outcome.is_new:
+        return _already_committed(outcome.table, outcome.already_committed_in)
+    attempts = result.attempts + outcome.attempts - 1
+    return replace(result, table=outcome.table, is_new=True, attempts=attempts)
 
 
 def _already_committed(table: TableVersion, version: int | None) -> UpsertResult:

@@ -151,10 +151,10 @@ def _updates(
     if not names:
         return _are_true(condition, incoming.source, decision.changed_rows)
     updates: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-    done = 0
+    position = 0
     for stored in read_rows(table, decision.changed, names, workers.read):
-        rows = decision.changed_rows[done : done + stored.num_rows]
-        done += stored.num_rows
+        rows = decision.changed_rows[position : position + stored.num_rows]
+        position += stored.num_rows
         updates.append(_are_true(condition, incoming.source, rows, stored))
     return np.concatenate(updates)
 
@@ -194,10 +194,10 @@ def _without_unchanged(
 ) -> Decision:
     names = incoming.rows.schema.names
     differs: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-    done = 0
+    position = 0
     for stored in read_rows(table, decision.changed, names, workers.read):
-        rows = pa.array(decision.changed_rows[done : done + stored.num_rows])
-        done += stored.num_rows
+        rows = pa.array(decision.changed_rows[position : position + stored.num_rows])
+        position += stored.num_rows
         incoming_rows = with_stored_parts(incoming.rows.take(rows), stored, incoming.partial)
         differs.append(~same_rows(stored, incoming_rows))
     changes = np.concatenate(differs)

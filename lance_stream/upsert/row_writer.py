@@ -315,10 +315,10 @@ def _completed(
             arrived incomplete.
         missing: The columns that the incoming rows lack.
     """
-    done = 0
+    position = 0
     for stored in stored_batches:
-        incoming_rows = incoming.rows.take(pa.array(rows[done : done + stored.num_rows]))
-        done += stored.num_rows
+        incoming_rows = incoming.rows.take(pa.array(rows[position : position + stored.num_rows]))
+        position += stored.num_rows
         incoming_rows = with_stored_parts(incoming_rows, stored, incoming.partial)
         yield pa.RecordBatch.from_arrays(
             [*incoming_rows.columns, *stored.select(missing).columns],

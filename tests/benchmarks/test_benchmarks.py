@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=ROOT,
         capture_output=True,
@@ -20,7 +20,7 @@ def run(*arguments: str) -> str:
         timeout=300,
         check=True,
     )
-    return done.stdout
+    return process.stdout
 
 
 @pytest.mark.oracle

@@ -96,7 +96,7 @@ def test_long_life_measures_every_contender(tmp_path: Path) -> None:
     sizes = ["--rows", "2000", "--updates", "100", "--inserts", "10"]
     figures = tmp_path / "figures.json"
     command = [*sizes, "--batches", "5", "--window", "2", "--json", str(figures)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "benchmarks.long_life", *command, "--contenders", *names],
         cwd=ROOT,
         capture_output=True,
@@ -110,6 +110,6 @@ def test_long_life_measures_every_contender(tmp_path: Path) -> None:
         assert len(measured[name]) == 5
         last = measured[name][-1]
         assert min(last[name] for name in ("manifest bytes", "open", "point read", "feed")) > 0
-        assert re.search(rf"^ +4 {name} ", done.stdout, re.MULTILINE), done.stdout
+        assert re.search(rf"^ +4 {name} ", process.stdout, re.MULTILINE), process.stdout
     assert measured["ours"][-1]["dead rows"] == 500
     assert measured["ours:2"][3]["fragments"] < measured["ours"][3]["fragments"]

@@ -310,8 +310,10 @@ def test_following_imports_no_spark() -> None:
         "assert next(ds.follow()).num_rows == 1\n"
         "print({'pyspark', 'torch', 'ray', 'daft'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "set()"
 
 
 def test_canceled_waits_still_record_batches(ds: Dataset) -> None:

@@ -25,10 +25,10 @@ print(json.dumps([codes, sorted(set(sys.argv[1:]) & set(sys.modules))]))
 @pytest.mark.floors
 def test_help_loads_nothing_heavy() -> None:
     """Loading Arrow or Spark takes seconds, which nobody should wait for a help text."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", HELP_OF_ALL, *HEAVY], capture_output=True, text=True, check=True
     )
-    codes, loaded = json.loads(done.stdout)
+    codes, loaded = json.loads(process.stdout)
     assert codes == [0] * (len(COMMANDS) + 2)
     assert loaded == []
 
@@ -58,10 +58,10 @@ def test_completion_loads_nothing_heavy(words: str, completion: str) -> None:
         "COMP_WORDS": words,
         "COMP_CWORD": str(len(words.split()) - 1),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", COMPLETE, *HEAVY],
         capture_output=True,
         text=True,
         env={**os.environ, **variables},
     )
-    assert (done.stdout.split(), done.stderr.strip()) == ([completion], "")
+    assert (process.stdout.split(), process.stderr.strip()) == ([completion], "")

@@ -324,18 +324,18 @@ def test_changing_commands_print_json(ds: Dataset, capsys: pytest.CaptureFixture
     assert documents(capsys, "tags", "delete", ds.uri, "silver", "--json") == [
         {"deleted": "silver"}
     ]
-    (done,) = documents(capsys, "restore", ds.uri, "gold", "--json")
-    assert done == {
+    (result,) = documents(capsys, "restore", ds.uri, "gold", "--json")
+    assert result == {
         "version": 4,
         "restored_version": 1,
         "num_rows_before": 41,
         "num_rows": 40,
         "is_dry_run": False,
     }
-    (done,) = documents(capsys, "migrate", ds.uri, "stable-row-ids", "--json")
-    assert done == {"feature": "stable-row-ids", "version": 4, "is_changed": False}
-    (done,) = documents(capsys, "consumers", "drop", ds.uri, "totals", "--json")
-    assert done == {"dropped": "totals"}
+    (result,) = documents(capsys, "migrate", ds.uri, "stable-row-ids", "--json")
+    assert result == {"feature": "stable-row-ids", "version": 4, "is_changed": False}
+    (result,) = documents(capsys, "consumers", "drop", ds.uri, "totals", "--json")
+    assert result == {"dropped": "totals"}
 
 
 def test_branches_are_created_written_and_deleted(
@@ -394,8 +394,8 @@ def test_manifests_of_old_tables_are_renamed(
     ]
     words = need["command"].split()[1:]
     assert on_terminal(*words, answer="n\n").code == 1
-    (done,) = documents(capsys, *words, "--json")
-    assert done == {"feature": "manifest-names", "num_renamed": 120, "is_changed": True}
+    (result,) = documents(capsys, *words, "--json")
+    assert result == {"feature": "manifest-names", "num_renamed": 120, "is_changed": True}
     assert "nothing to migrate" in on_terminal(*words, "--yes").text
     assert lance.dataset(uri).count_rows() == 120
 
@@ -426,11 +426,11 @@ def test_bash_completes_commands_and_options(
         _lance_stream_completion lance-stream
         printf '%s\\n' "${{COMPREPLY[@]}}"
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["bash", "--norc", "-c", text], capture_output=True, text=True, timeout=60, env=script
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(done.stdout.split()) == sorted(offered)
+    assert (process.returncode, process.stderr) == (0, "")
+    assert sorted(process.stdout.split()) == sorted(offered)
 
 
 TYPED = [
@@ -457,7 +457,7 @@ def script(tmp_path: Path) -> dict[str, str]:
 def test_fish_completes_commands_and_options(script: dict[str, str], tmp_path: Path) -> None:
     """Each shell has its own protocol, so only the real one shows whether the script works."""
     commands = "; ".join(f"complete -C '{typed}'" for typed, _ in TYPED)
-    done = subprocess.run(
+    process = subprocess.run(
         ["fish", "--no-config", "-c", f"lance-stream completion fish | source; {commands}"],
         capture_output=True,
         text=True,
@@ -465,8 +465,10 @@ def test_fish_completes_commands_and_options(script: dict[str, str], tmp_path: P
         env=script,
         cwd=tmp_path,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == [word for _, word in TYPED]
+    assert (process.returncode, process.stderr) == (0, "")
+    assert [line.split("\t")[0] for line in process.stdout.splitlines()] == [
+        word for _, word in TYPED
+    ]
 
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")

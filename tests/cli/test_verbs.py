@@ -515,8 +515,8 @@ def test_indices_are_listed_and_updated(run: Run, tmp_path: Path) -> None:
     assert lines[1][:6] == ["id_idx", "BTREE", "id", "2", "1", "66.7%"]
     description = json.loads(answer(run, "show", uri, "--json"))
     assert description["indices"][0]["rows_unindexed"] == 1
-    done = json.loads(answer(run, "indices", "optimize", uri, "--json"))
-    assert done == {"is_committed": True, "version": 4, "indices": ["id_idx"]}
+    result = json.loads(answer(run, "indices", "optimize", uri, "--json"))
+    assert result == {"is_committed": True, "version": 4, "indices": ["id_idx"]}
     assert answer(run, "indices", "optimize", uri) == (
         "all indices are up to date with version 4\n"
     )
@@ -881,5 +881,5 @@ sys.exit(main())
 
 def test_interrupts_during_imports_are_quiet() -> None:
     """Imports take long enough for a user to press Ctrl-C."""
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    process = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (130, "", "")

@@ -115,7 +115,7 @@ def _tools() -> Path:
 
 
 def _run(*command: object) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [str(word) for word in command],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
@@ -125,4 +125,4 @@ def _run(*command: object) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, f"{' '.join(map(str, command))}:\n{done.stdout[-3000:]}"
+    assert process.returncode == 0, f"{' '.join(map(str, command))}:\n{process.stdout[-3000:]}"

@@ -113,15 +113,15 @@ def create(*nums_rows: int, store: Store | None = None) -> ObjectStoreLog:
 
 def commit_to(log: ObjectStoreLog, planned: Transaction, **options: Any) -> Manifest:
     options.setdefault("environment", make_environment())
-    done = commit(log, planned, **options)
-    assert isinstance(done, CommittedTransaction), done
-    return done.manifest
+    result = commit(log, planned, **options)
+    assert isinstance(result, CommittedTransaction), result
+    return result.manifest
 
 
 def skip(log: ObjectStoreLog, planned: Transaction, **options: Any) -> NothingToCommit:
-    done = commit(log, planned, environment=make_environment(), **options)
-    assert isinstance(done, NothingToCommit), done
-    return done
+    result = commit(log, planned, environment=make_environment(), **options)
+    assert isinstance(result, NothingToCommit), result
+    return result
 
 
 def publish_foreign(

@@ -127,8 +127,8 @@ def test_the_transaction_file_is_written_once() -> None:
                 commit_to(log, planned)
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), append(1, 4), environment=make_environment())
-    assert (done.manifest.version, done.attempts) == (4, 3)
+    result = commit(ObjectStoreLog(store), append(1, 4), environment=make_environment())
+    assert (result.manifest.version, result.attempts) == (4, 3)
     files = [path for call, path in store.calls if call == "create_once" and path.endswith(".txn")]
     assert len(files) == 1
 
@@ -181,11 +181,11 @@ def test_every_attempt_asks_the_hook() -> None:
         return "it is done" if newest.config.get("done") == "yes" else None
 
     store.before = rival
-    done = commit(
+    result = commit(
         ObjectStoreLog(store), append(1, 4), before_attempt=look, environment=make_environment()
     )
-    assert done.reason == "it is done"
-    assert done.manifest.version == 2
+    assert result.reason == "it is done"
+    assert result.manifest.version == 2
     assert seen == [1, 2]
     assert len(live_ids(log)) == 10
 
@@ -433,8 +433,8 @@ def test_deletes_can_be_rebased_repeatedly() -> None:
             commit_to(log, rivals.pop())
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), ours, environment=make_environment())
-    assert done.attempts == 3
+    result = commit(ObjectStoreLog(store), ours, environment=make_environment())
+    assert result.attempts == 3
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
 
 
@@ -520,8 +520,8 @@ def test_reused_uuids_write_two_transaction_files() -> None:
             commit_to(log, two)
 
     store.before = rival
-    done = commit(ObjectStoreLog(store), one, environment=make_environment())
-    assert done.reason == "this transaction was already committed as version 2"
+    result = commit(ObjectStoreLog(store), one, environment=make_environment())
+    assert result.reason == "this transaction was already committed as version 2"
     assert len(live_ids(log)) == 14
     manifest = log.read(2)
     assert (

@@ -67,8 +67,8 @@ def test_refused_but_published_versions_succeed() -> None:
     """A proxy may refuse the answer after the store has accepted the request."""
     log = create(3)
     store = WatchedStore(log.store, after=at_manifests(refuse))
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
     assert live_ids(log) == list(range(8))
 
 
@@ -81,9 +81,9 @@ def test_refusals_after_losing_are_losses() -> None:
         refuse()
 
     store = WatchedStore(log.store, before=at_manifests(lose))
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
-    assert (done.manifest.version, done.attempts) == (3, 2)
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
+    assert (result.manifest.version, result.attempts) == (3, 2)
 
 
 def test_a_refusal_after_silence_leaves_uncertainty() -> None:
@@ -108,9 +108,9 @@ def test_falsely_taken_versions_are_published_again() -> None:
         return real(path, data, **named)
 
     store.create_once = lie_once
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
-    assert (done.manifest.version, done.attempts) == (2, 1)
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
+    assert (result.manifest.version, result.attempts) == (2, 1)
 
 
 def test_permanently_taken_missing_versions_leave_uncertainty() -> None:
@@ -140,10 +140,10 @@ def test_falsely_taken_transaction_names_are_replaced() -> None:
         return real(path, data, **named)
 
     store.create_once = lie_once
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
     assert len(set(names)) == 2
-    assert names[1].endswith(done.manifest.transaction_file)
+    assert names[1].endswith(result.manifest.transaction_file)
 
 
 def test_stores_of_taken_names_end_early() -> None:

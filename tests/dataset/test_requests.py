@@ -258,8 +258,8 @@ def test_upserts_use_the_sinks_version(service: ObjectService, ds: Dataset) -> N
     rules = UpsertRules(("id",))
     sent = requests_of(service, lambda: apply_upsert(table, rows(53), rules, is_current=True))
     assert sent == {"list": 1, "put": 1, "put once": 2}
-    done = apply_upsert(table, rows(53, 54), rules, is_current=True)
-    assert (done.attempts, done.num_updated, done.num_inserted) == (2, 1, 1)
+    result = apply_upsert(table, rows(53, 54), rules, is_current=True)
+    assert (result.attempts, result.num_updated, result.num_inserted) == (2, 1, 1)
 
 
 # --- reading

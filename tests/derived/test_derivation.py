@@ -82,9 +82,9 @@ def test_only_changed_rows_are_computed(tmp_path: Path) -> None:
     texts = pa.table({"id": changed, "text": ["changed"] * len(changed)})
     ds = ds.upsert(texts, on="id").update({"price": "price + 1"}, where="id % 7 = 0").compact()
     function.seen.clear()
-    done = lengths.run()
+    result = lengths.run()
     assert function.seen == ["changed"] * 200
-    assert (done.num_computed, done.num_written, done.num_commits) == (200, 200, 1)
+    assert (result.num_computed, result.num_written, result.num_commits) == (200, 200, 1)
     assert lengths_of(uri) == {n: 7 if n % 100 == 0 else len(f"text {n}") for n in range(20_000)}
     assert lengths.run().version is None
     assert lance_stream.open_dataset(uri).verify() == []
@@ -134,8 +134,8 @@ def test_blobs_are_neither_read_nor_copied(
     assert lengths.run().num_in_place == 40
     ds = lance_stream.open_dataset(uri).upsert(pa.table({"id": [3], "text": ["x"]}), on="id")
     read.clear()
-    done = lengths.run()
-    assert (done.num_computed, done.num_in_place) == (1, 1)
+    result = lengths.run()
+    assert (result.num_computed, result.num_in_place) == (1, 1)
     assert 0 < sum(read) < 100_000
     assert lengths_of(uri)[3] == 1
 
@@ -490,14 +490,14 @@ def test_the_feed_shows_only_computed_rows(tmp_path: Path) -> None:
     lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
     lengths.run()
     ds = lance_stream.open_dataset(uri).update({"text": "'four'"}, where="id = 12")
-    done = lengths.run()
+    result = lengths.run()
     feed = lance_stream.open_dataset(uri).changes(ds.version, columns=["id", "length"])
     actual = feed.read_all().to_pylist()
     assert [(row["_change_type"], row["id"], row["length"]) for row in actual] == [
         ("update_preimage", 12, 7),
         ("update_postimage", 12, 4),
     ]
-    assert done.num_commits == 1
+    assert result.num_commits == 1
 
 
 def test_dropped_columns_are_computed_again(tmp_path: Path) -> None:
@@ -570,8 +570,8 @@ def test_concurrent_runs_do_not_disturb(tmp_path: Path) -> None:
             other.run(max_commits=1)
         return [len(text) for text in batch["text"].to_pylist()]
 
-    done = derive(uri, LENGTH, disturbed, "text", function_version="1", rows_per_commit=20).run()
-    assert done.num_computed == 40  # what the other had committed is not computed again
+    result = derive(uri, LENGTH, disturbed, "text", function_version="1", rows_per_commit=20).run()
+    assert result.num_computed == 40  # what the other had committed is not computed again
     assert lengths_of(uri) == {n: len(f"text {n}") for n in range(60)}
     config = lance_stream.open_dataset(uri).config
     retained = read_progress(config, "length")
@@ -595,8 +595,8 @@ def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
     ds = lance_stream.open_dataset(uri).delete("id IN (3, 4)").update({"text": "'x'"}, "id = 9")
     ds = ds.update({"price": "0"}, where="id < 20")
     function.seen.clear()
-    done = lengths.run()
-    assert (function.seen, done.num_deleted) == (["x"], 2)
+    result = lengths.run()
+    assert (function.seen, result.num_deleted) == (["x"], 2)
     expected = {n: 1 if n == 9 else len(f"text {n}") for n in range(50) if n not in (3, 4)}
     assert lengths_of(beside) == expected
     ds.compact().delete("id = 5")
@@ -638,11 +638,11 @@ def test_queries_follow_until_they_stop(tmp_path: Path) -> None:
     query = lengths.start(interval_seconds=0.02)
     assert query.wait_until_idle(60)
     lance_stream.open_dataset(uri).append(rows(50, 60))
-    done = threading.Event()
+    is_done = threading.Event()
     for _ in range(600):
         if lengths_of(uri).get(55) is not None:
             break
-        done.wait(0.05)
+        is_done.wait(0.05)
     assert lengths_of(uri)[55] == 7
     assert query.wait_until_idle(60)
     version = lance_stream.open_dataset(uri).version
@@ -789,9 +789,9 @@ def test_new_functions_start_with_everything_pending(tmp_path: Path) -> None:
     assert (before.through, before.function_version, before.num_pending) == (None, None, 10)
     assert not before.is_current
     lengths.run()
-    done = lengths.status()
-    assert (done.function_version, done.is_same_function, done.num_pending) == ("1", True, 0)
-    assert done.is_current
+    result = lengths.status()
+    assert (result.function_version, result.is_same_function, result.num_pending) == ("1", True, 0)
+    assert result.is_current
     changed = derive(uri, LENGTH, Lengths(), "text", function_version="2")
     status = changed.status()
     assert (status.function_version, status.is_same_function) == ("1", False)

@@ -26,8 +26,8 @@ def test_rows_with_changed_inputs_get_no_values(tmp_path: Path, changed: set[int
         ds.upsert(texts, on="id").update({"price": "7"}, where="id in (3, 7, 19)")
         return [len(text) for text in batch["text"].to_pylist()]
 
-    done = derive(uri, LENGTH, meanwhile, "text", function_version="1").run(max_commits=1)
-    assert (done.num_computed, done.num_written) == (24, 24 - len(changed))
+    result = derive(uri, LENGTH, meanwhile, "text", function_version="1").run(max_commits=1)
+    assert (result.num_computed, result.num_written) == (24, 24 - len(changed))
     assert lengths_of(uri) == {n: None if n in changed else len(f"text {n}") for n in range(24)}
 
 

@@ -631,12 +631,12 @@ def run(spark: SparkSession, seed: int, count: int, at_once: int = 100) -> Findi
     """
     dice = random.Random(seed)
     expressions, judge = Expressions(dice), Judge(spark, dice)
-    done = 0
-    while done < count:
-        texts = [expressions.any() for _ in range(min(at_once, count - done))]
+    position = 0
+    while position < count:
+        texts = [expressions.any() for _ in range(min(at_once, count - position))]
         judge.judge(texts)
-        done += len(texts)
-        print(f"{done} of {count}", file=sys.stderr, flush=True)
+        position += len(texts)
+        print(f"{position} of {count}", file=sys.stderr, flush=True)
     return judge.findings
 
 

@@ -29,10 +29,10 @@ def main(uri: str, num_batches: int, every: int | str) -> None:
     for number in range(num_batches):
         ds = lance_stream.open_dataset(uri)
         with compaction.batch():
-            done = upsert(
+            result = upsert(
                 ds.table, batch(number), UpsertRules(("id",)), PendingBatch.of("app", number)
             )
-        if done.is_new:
+        if result.is_new:
             compaction.after_batch(number, lambda: lance_stream.open_dataset(uri).table)
             print(number, flush=True)
     compaction.wait()

@@ -58,10 +58,10 @@ def main(uri: str, victim: str, step: str) -> None:
             return create(store, path, *arguments, **named)
         if step == "before the manifest":
             die()
-        done = create(store, path, *arguments, **named)
+        result = create(store, path, *arguments, **named)
         if step == "after the manifest":
             die()
-        return done
+        return result
 
     faults = {
         "before the child": {"build_in_child": die},

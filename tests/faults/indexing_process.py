@@ -24,10 +24,10 @@ def main(uri: str, num_batches: int) -> None:
         table.dice.seed(number)
         rows = table.rows([*table.dice.sample(range(30 + number), 6), 30 + number])
         with upkeep.batch():
-            done = upsert(
+            result = upsert(
                 table.ours.table, rows, UpsertRules(("id",)), PendingBatch.of("app", number)
             )
-        if done.is_new:
+        if result.is_new:
             upkeep.after_batch(number, lambda: table.ours.table)
             print(number, flush=True)
     assert upkeep.compaction is not None

@@ -25,18 +25,18 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
     Yields:
         The paths of the changes, also of the one at which it ended: more than `number` if it has.
     """
-    done: list[str] = []
+    results: list[str] = []
 
     def guard(name: str) -> Callable[..., Any]:
         real = getattr(LocalStore, name)
 
         def call(store: LocalStore, path: str, *arguments: Any, **options: Any) -> Any:
-            is_over = len(done) > number
-            done.append(path)
-            if is_over or (before and len(done) > number):
+            is_over = len(results) > number
+            results.append(path)
+            if is_over or (before and len(results) > number):
                 raise KilledError
             result = real(store, path, *arguments, **options)
-            if len(done) > number:
+            if len(results) > number:
                 raise KilledError
             return result
 
@@ -46,7 +46,7 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
     for span in patches:
         span.start()
     try:
-        yield done
+        yield results
     except KilledError:
         pass
     finally:

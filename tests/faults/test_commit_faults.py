@@ -59,7 +59,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
         assert manifest is not None
         return "taken in" if has_batch_id(manifest.config, batch, "memory://table") else None
 
-    done = commit(
+    result = commit(
         log,
         Transaction(version or log.latest(), batch.uuid, Append((fragment,))),
         before_attempt=is_in,
@@ -68,7 +68,7 @@ def take_in(store: Store, batch_id: int, version: int | None = None) -> str:
         ),
         environment=make_environment(),
     )
-    return "committed" if isinstance(done, CommittedTransaction) else done.reason
+    return "committed" if isinstance(result, CommittedTransaction) else result.reason
 
 
 def count_calls(act: Callable[[Store], object], store: Store) -> int:
@@ -223,9 +223,9 @@ def test_lost_replies_among_rivals_are_ours() -> None:
             raise OSError("the wire is cut")
 
     store.after = move_on_and_fail
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
-    assert done.manifest.version == 2
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
+    assert result.manifest.version == 2
     assert live_ids(log) == list(range(9))
 
 
@@ -239,9 +239,9 @@ def test_requests_sent_twice_are_ours() -> None:
         return real(path, data, **named) and real(path, data, **named)
 
     store.create_once = sent_twice
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
-    assert done.manifest.version == 2
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
+    assert result.manifest.version == 2
     assert live_ids(log) == list(range(8))
 
 
@@ -256,9 +256,9 @@ def test_errors_after_losing_are_losses() -> None:
             raise OSError("the wire is cut")
 
     store.before = lose_and_fail
-    done = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
-    assert isinstance(done, CommittedTransaction)
-    assert (done.manifest.version, done.attempts) == (3, 2)
+    result = commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+    assert isinstance(result, CommittedTransaction)
+    assert (result.manifest.version, result.attempts) == (3, 2)
     assert live_ids(log) == list(range(9))
 
 
@@ -369,8 +369,8 @@ def test_three_nested_committers_lose_no_row() -> None:
                 commit_to(ObjectStoreLog(store), append(1, 2))
 
             store = WatchedStore(log.store, before=at_call(first, other))
-            done = commit(ObjectStoreLog(store), append(1, 1), environment=make_environment())
-            assert isinstance(done, CommittedTransaction)
+            result = commit(ObjectStoreLog(store), append(1, 1), environment=make_environment())
+            assert isinstance(result, CommittedTransaction)
             expected = 10 + 1 + 2 * (len(store.calls) > first)
             assert live_ids(log) == list(range(len(live_ids(log))))
             assert len(live_ids(log)) in (expected, expected + 3)

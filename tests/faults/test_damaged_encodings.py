@@ -39,7 +39,7 @@ def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
     """Damage must end in rows or in an error of this package, never in a crash, a hang or an
     absurd allocation.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [
             *(sys.executable, "-m", "tests.faults.fuzz_files", "--most", "2000", "--seed", "7"),
             *("--minutes", "5", "--findings", str(tmp_path / "findings")),
@@ -49,8 +49,8 @@ def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
         text=True,
         timeout=400,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "2000 damaged files read, 0 kinds of findings" in done.stdout
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-2000:]
+    assert "2000 damaged files read, 0 kinds of findings" in process.stdout
 
 
 def test_one_finding_of_each_kind_is_kept(tmp_path: Path) -> None:

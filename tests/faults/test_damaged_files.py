@@ -181,9 +181,9 @@ def test_damage_costs_neither_time_nor_memory(tmp_path: Path, writer: str, versi
     started = time.monotonic()
     command = [sys.executable, "-m", "tests.faults.test_damaged_files", uri, str(NUM_ROUNDS)]
     root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    read, refused = map(int, done.stdout.split()[-2:])
+    process = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=400)
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-6000:]
+    read, refused = map(int, process.stdout.split()[-2:])
     assert read + refused == NUM_ROUNDS
     assert refused > NUM_ROUNDS // 10, f"after {time.monotonic() - started:.0f} s"
 

@@ -30,7 +30,7 @@ class Run(NamedTuple):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("tables")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, faulty_workers.__file__, str(folder)],
         env={
             **os.environ,
@@ -42,8 +42,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Run(folder, json.loads(done.stdout.splitlines()[-1]))
+    assert process.returncode == 0, process.stderr[-3000:]
+    return Run(folder, json.loads(process.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("fault", faulty_workers.FAULTS)

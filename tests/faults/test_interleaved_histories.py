@@ -45,9 +45,9 @@ def copy() -> Callable[[], str]:
     """A function that gives a fresh table, each time the same."""
     root = f"memory://{uuid.uuid4()}"
     ds = lance_stream.create_dataset(f"{root}/table", HISTORY)
-    done = upsert(ds.table, batch_of(START), RULES)
+    result = upsert(ds.table, batch_of(START), RULES)
     numbers = count()
-    return lambda: copy_table(done.table.uri, f"{root}/copy-{next(numbers)}")
+    return lambda: copy_table(result.table.uri, f"{root}/copy-{next(numbers)}")
 
 
 def take_in(

@@ -44,12 +44,12 @@ def test_killed_followers_lose_no_row(tmp_path: Path, consumer: str | None) -> N
         ds = change(ds, dice) if seed else ds
         command = [sys.executable, following_process.__file__, uri, str(output), seed]
         command += [consumer] if consumer else []
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert done.stderr == ""
-        kills += done.returncode != 0
+        process = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert process.stderr == ""
+        kills += process.returncode != 0
         if not seed:
             break
-    assert (done.stdout, kills) == ("done\n", NUM_KILLS)
+    assert (process.stdout, kills) == ("done\n", NUM_KILLS)
     rows = [tuple(row) for row in json.loads(output.read_text())["rows"]]
     begun = min(version for *_, version in rows)  # the version of the snapshot
     expected: list[Any] = [

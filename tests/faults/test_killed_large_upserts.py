@@ -31,14 +31,14 @@ def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
     """What killed drivers leave behind is never read, and a cleanup removes it."""
     uri = str(tmp_path / "table")
     lance_stream.create_dataset(uri, COLUMNS)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, PROCESS, uri], capture_output=True, text=True, timeout=300, check=True
     )
-    ended = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    ended = [line.split(" ", 1) for line in process.stdout.splitlines()]
     assert ended == [
         ["0", "no step"],
         *(value for step in STEPS for value in ([str(-signal.SIGKILL), step], ["0", "again"])),
-    ], done.stdout + done.stderr
+    ], process.stdout + process.stderr
     ds = lance_stream.open_dataset(uri)
     num_batches = 1 + len(STEPS)
     assert ds.version == 1 + num_batches, "each batch is one version"

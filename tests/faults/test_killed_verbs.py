@@ -79,9 +79,9 @@ class Sink(threading.Thread):
                 table = lance_stream.open_dataset(self.uri).table
                 identity = PendingBatch.of("app", number, digest=digest_of(rows))
                 with compaction.batch():
-                    done = upsert(table, rows, rules, identity)
-                assert done.is_new
-                self.num_in_place += is_in_place(done.table)
+                    result = upsert(table, rows, rules, identity)
+                assert result.is_new
+                self.num_in_place += is_in_place(result.table)
                 self.num_batches += 1
                 compaction.after_batch(number, lambda: lance_stream.open_dataset(self.uri).table)
                 time.sleep(0.02)

@@ -32,8 +32,8 @@ def test_rows_arrive_once_after_query_failures(
     """Windows, joins and deduplication keep state, which must agree with what the sink has
     committed.
     """
-    done = run_history(spark, tmp_path, kind, store, 1, faults)
-    assert done["replays"] or done["planned again"]
+    result = run_history(spark, tmp_path, kind, store, 1, faults)
+    assert result["replays"] or result["planned again"]
 
 
 def test_histories_cover_every_kind_and_store() -> None:

@@ -23,7 +23,7 @@ def test_tables_hold_what_writers_were_told(
     implementations.
     """
     items = dynamodb_table if seed % 2 else None
-    done = run_history(s3_bucket, moto.endpoint, seed, SECONDS, items)
-    assert done["faults"] > 5
-    assert done["batch"] > 1
-    assert done["lance append"] > 1
+    result = run_history(s3_bucket, moto.endpoint, seed, SECONDS, items)
+    assert result["faults"] > 5
+    assert result["batch"] > 1
+    assert result["lance append"] > 1

@@ -25,16 +25,16 @@ def check_attack(
 ) -> None:
     """Check that hostile tables end in answers or in our errors, with enough of both."""
     words = [str(folder), location, str(seed), str(rounds), json.dumps(options)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.hostile.attack", *words],
         capture_output=True,
         text=True,
         timeout=3600,
         check=False,
     )
-    last = done.stderr[-2000:] if done.returncode not in (0, 1) else ""
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{last}"
-    endings = json.loads(done.stdout.splitlines()[-1])
+    last = process.stderr[-2000:] if process.returncode not in (0, 1) else ""
+    assert process.returncode == 0, f"{process.returncode}\n{process.stdout}\n{last}"
+    endings = json.loads(process.stdout.splitlines()[-1])
     total = sum(endings.values())
     assert total >= 20 * rounds
     assert endings["answered"] >= MIN_SHARE * total

@@ -54,10 +54,10 @@ def test_reads_do_not_block_on_pipes(tmp_path: Path) -> None:
         lambda: store.read_end("pipe", 8),
         lambda: store.copy("pipe", "copy"),
     ):
-        done = threading.Event()
-        thread = threading.Thread(target=_refused, args=(read, done), daemon=True)
+        is_done = threading.Event()
+        thread = threading.Thread(target=_refused, args=(read, is_done), daemon=True)
         thread.start()
-        assert done.wait(10), "a pipe is waited for"
+        assert is_done.wait(10), "a pipe is waited for"
     assert not store.exists("pipe")
 
 

@@ -96,8 +96,8 @@ def test_duplicate_batch_files_are_deleted(tmp_path: Path) -> None:
     table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
     ours, theirs = write(table, 1), write(table, 1)
     assert append_fragments(table, theirs, batch(0)).is_new
-    done = append_fragments(table, ours, batch(0))
-    assert (done.is_new, done.already_committed_in) == (False, 2)
+    result = append_fragments(table, ours, batch(0))
+    assert (result.is_new, result.already_committed_in) == (False, 2)
     leftovers = [path.name for path in (tmp_path / "t" / "data").iterdir()]
     assert leftovers == [theirs[0].files[0].path]
 
@@ -118,20 +118,20 @@ def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
     """Drivers of one query can overlap after a network partition, and all but one must find the
     batch committed.
     """
-    done: list[Outcome] = []
+    results: list[Outcome] = []
     gate = threading.Barrier(4)
 
     def drive() -> None:
         fragments = write(table, 7)
         gate.wait()
-        done.append(append_fragments(table, fragments, batch(0)))
+        results.append(append_fragments(table, fragments, batch(0)))
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
     for thread in threads:
         thread.start()
     for worker in threads:
         worker.join()
-    assert sorted(outcome.is_new for outcome in done) == [False, False, False, True]
+    assert sorted(outcome.is_new for outcome in results) == [False, False, False, True]
     assert ids_of(table) == [7]
     assert open_newest(table.uri).version == 2
 
@@ -207,9 +207,9 @@ def test_the_ledger_outlives_cleaned_versions(table: TableVersion) -> None:
 
 def test_empty_batches_make_no_version(table: TableVersion) -> None:
     """An empty batch has nothing to commit, not even an entry in the ledger."""
-    done = append(table, rows(), batch(0))
-    assert (done.is_new, done.table.version) == (False, 1)
-    assert batch(0).find_in(done.table) is None
+    result = append(table, rows(), batch(0))
+    assert (result.is_new, result.table.version) == (False, 1)
+    assert batch(0).find_in(result.table) is None
 
 
 def test_lost_responses_are_found_committed(table: TableVersion) -> None:

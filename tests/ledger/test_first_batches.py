@@ -112,12 +112,12 @@ def test_first_deletes_create_no_plain_table(uri: str) -> None:
     with pytest.raises(lance_stream.NotFoundError):
         open_newest(uri)
     rules = UpsertRules(("id",), sequence_by="at", delete_when="gone", tombstones=timedelta(days=7))
-    done = upsert(plan_table(uri, SCHEMA), rows(1, is_delete=True), rules, batch(1))
-    assert (done.is_new, done.table.version) == (True, 1)
-    remembered = read_tombstones(done.table.manifest.config)
+    result = upsert(plan_table(uri, SCHEMA), rows(1, is_delete=True), rules, batch(1))
+    assert (result.is_new, result.table.version) == (True, 1)
+    remembered = read_tombstones(result.table.manifest.config)
     assert remembered is not None
     assert remembered.files
-    late = upsert(newest_version_of(done.table), rows(1), rules, batch(2))
+    late = upsert(newest_version_of(result.table), rows(1), rules, batch(2))
     assert (late.num_late, lance_stream.open_dataset(uri).count_rows()) == (1, 0)
 
 

@@ -50,8 +50,8 @@ def table(tmp_path: Path) -> TableVersion:
 
 def test_entries_record_rows_and_rules(table: TableVersion) -> None:
     """A replay is recognized by exactly these facts, and the order of rows must not matter."""
-    done = take_in(table, 3, rows(1, 2))
-    entry = ledger_entries.read_entry(done.table.manifest.config, QUERY)
+    result = take_in(table, 3, rows(1, 2))
+    entry = ledger_entries.read_entry(result.table.manifest.config, QUERY)
     digest = digest_of(rows(2, 1))
     assert entry == ledger_entries.LedgerEntry(3, QUERY, 2, 2, digest.text, RULES)
 
@@ -217,8 +217,8 @@ def test_claimed_versions_are_not_replays(
     table: TableVersion,
 ) -> None:
     """They belong to another sink of this query."""
-    done = take_in(table, 4, rows(1, 2))
-    version = frozenset([done.table.version])
+    result = take_in(table, 4, rows(1, 2))
+    version = frozenset([result.table.version])
     assert take_in(table, 4, rows(1, 2), "mine", claimed=version).is_new
     assert take_in(table, 4, rows(3), "others", may_differ=True, claimed=version | {3}).is_new
     assert ids_of(table) == [1, 1, 2, 2, 3]

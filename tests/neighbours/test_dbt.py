@@ -31,7 +31,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def run(project: Path, *command: str) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *command],
         cwd=project,
         env={
@@ -44,8 +44,8 @@ def run(project: Path, *command: str) -> str:
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    return process.stdout
 
 
 def rows_of_models(project: Path) -> list[list[list[object]]]:

@@ -80,8 +80,8 @@ def test_kafka_events_arrive_once_despite_kills(
     kill_after(driver(kafka, topic, tmp_path, range(600), "forever"), variables, tmp_path, 2)
     kill_after(driver(kafka, topic, tmp_path, range(600, 1000), "forever"), variables, tmp_path, 2)
     last = driver(kafka, topic, tmp_path, range(1000, 1100), "all")
-    done = subprocess.run(last, env=variables, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr[-3000:]
+    process = subprocess.run(last, env=variables, capture_output=True, text=True, timeout=1200)
+    assert process.returncode == 0, process.stderr[-3000:]
 
     records = json.loads((tmp_path / "topic.json").read_text())
     assert len(records) == 1100

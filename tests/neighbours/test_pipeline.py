@@ -39,7 +39,7 @@ def test_killed_parts_lose_nothing(tmp_path: Path) -> None:
 
 
 def _run_and_check(command: list[str], state: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--load", "30", "--state", str(state)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_SUBMIT_ARGS": "pyspark-shell"},
@@ -48,8 +48,8 @@ def _run_and_check(command: list[str], state: Path) -> None:
         timeout=SECONDS,
         check=False,
     )
-    output = done.stdout[-5000:] + done.stderr[-3000:]
-    assert done.returncode == 0, output
+    output = process.stdout[-5000:] + process.stderr[-3000:]
+    assert process.returncode == 0, output
     report = json.loads((state / "report.json").read_text())
     assert report["findings"] == []
     assert [row["part"] for row in report["kills"]] == list(KILLED)

@@ -36,7 +36,7 @@ def project(tmp_path: Path) -> Path:
 
 def run(project: Path, *arguments: str) -> str:
     """Run the pipeline to its end, which has to be a success; return what it says."""
-    done = subprocess.run(
+    process = subprocess.run(
         [shutil.which("spark-pipelines", path=Path(sys.executable).parent) or "", *arguments],
         cwd=project,
         env={
@@ -53,9 +53,9 @@ def run(project: Path, *arguments: str) -> str:
         text=True,
         timeout=900,
     )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "Run is COMPLETED" in done.stdout
-    return done.stdout
+    assert process.returncode == 0, process.stdout[-3000:]
+    assert "Run is COMPLETED" in process.stdout
+    return process.stdout
 
 
 def arrive(project: Path, number: int, *changes: tuple[str, int, int, str]) -> None:

@@ -52,11 +52,11 @@ def test_only_the_fragments_change(tmp_path: Path, seed: int, target_rows: int) 
     for _ in range(6):
         dice.choice(ACTS)(history)
         before = rows_of(uri)
-        done = compact(open_newest(uri), target_rows)
+        result = compact(open_newest(uri), target_rows)
         assert rows_of(uri) == before
         lance.dataset(uri).validate()
-        assert verify(done.table) == []
-        if done.num_removed:
+        assert verify(result.table) == []
+        if result.num_removed:
             assert plan(open_newest(uri), CompactionRules(target_rows)) == []
 
 
@@ -72,12 +72,12 @@ def test_prepared_compactions_rebase_on_pylances_commits(tmp_path: Path, seed: i
         for _ in range(dice.randint(1, 2)):
             dice.choice(ACTS)(history)
         before, version = rows_of(uri), history.ds.version
-        done = commit_prepared(prepared)
+        result = commit_prepared(prepared)
         assert rows_of(uri) == before
         lance.dataset(uri).validate()
-        assert verify(done.table) == []
-        if done.table.version > version:
-            changes = changes_of(open_newest(uri).log, done.table.version)
+        assert verify(result.table) == []
+        if result.table.version > version:
+            changes = changes_of(open_newest(uri).log, result.table.version)
             assert (changes.inserts, changes.updates, changes.deletes) == ((), (), ())
 
 

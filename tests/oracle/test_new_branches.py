@@ -305,9 +305,9 @@ def test_killed_creations_are_completed_next(uri: str, before: bool) -> None:
     """At each step a killed process leaves other files."""
     number = 0
     while True:
-        with killed_at(number, before=before) as done:
+        with killed_at(number, before=before) as result:
             open_dataset(uri).branches.create("dev", 1)
-        is_whole = len(done) <= number
+        is_whole = len(result) <= number
         if not is_whole:
             assert ids(open_dataset(uri)) == [1, 3]
             open_dataset(uri).cleanup(retain_versions=4, delete_unverified=True)
@@ -344,16 +344,16 @@ def test_killed_deletions_are_completed_next(uri: str, before: bool) -> None:
     while True:
         open_dataset(uri).branches.create("dev", 1)
         open_dataset(uri, branch="dev").append(rows(7)).delete("id = 1")
-        with killed_at(number, before=before) as done:
+        with killed_at(number, before=before) as result:
             open_dataset(uri).branches.delete("dev")
-        if len(done) <= number:
+        if len(result) <= number:
             break
         open_dataset(uri).cleanup(retain_versions=4, delete_unverified=True)
         assert ids(open_dataset(uri)) == ids(lance.dataset(uri)) == [1, 3]
         try:
             open_dataset(uri).branches.delete("dev")
         except NotFoundError:
-            assert number + 1 == len(done)
+            assert number + 1 == len(result)
         number += 1
     assert number > 5
     assert [path for path in Path(uri, "tree").rglob("*") if path.is_file()] == []

@@ -209,9 +209,9 @@ def test_killed_clones_are_completed_next(uri: str, tmp_path: Path, before: bool
     """At each step a killed process leaves other files."""
     number = 0
     while True:
-        with killed_at(number, before=before) as done:
+        with killed_at(number, before=before) as result:
             open_dataset(uri).shallow_clone(tmp_path / "clone", 2)
-        if len(done) > number:
+        if len(result) > number:
             open_dataset(uri).cleanup(retain_versions=3, delete_unverified=True)
             if not list(Path(tmp_path, "clone").glob("_versions/*.manifest")):
                 with pytest.raises(NotFoundError):
@@ -222,7 +222,7 @@ def test_killed_clones_are_completed_next(uri: str, tmp_path: Path, before: bool
         assert tag.version == 2
         open_dataset(uri).tags.delete(tag.name)
         shutil.rmtree(tmp_path / "clone")
-        if len(done) <= number:
+        if len(result) <= number:
             break
         number += 1
     assert number >= 4

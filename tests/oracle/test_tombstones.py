@@ -65,19 +65,19 @@ def test_pylance_commits_drop_no_tombstones(tmp_path: Path) -> None:
     lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
     assert file.exists()
     assert CONFIG_KEY in lance.dataset(uri).config()
-    done = upsert(ours, changes((1, 4, "u"), (9, 4, "u"), (3, 4, "u")), RULES)
-    assert (done.num_late, done.num_inserted) == (2, 1)
+    result = upsert(ours, changes((1, 4, "u"), (9, 4, "u"), (3, 4, "u")), RULES)
+    assert (result.num_late, result.num_inserted) == (2, 1)
     assert keys_of(uri) == [2, 3, 4]
-    assert verify(done.table) == []
+    assert verify(result.table) == []
 
 
 def test_tombstone_only_versions_suit_pylance(tmp_path: Path) -> None:
     """Pylance reads and extends a version that changes nothing but tombstones."""
     uri = make_table(tmp_path)
     before = lance.dataset(uri)
-    done = upsert(open_newest(uri), changes((9, 5, "d")), RULES)
+    result = upsert(open_newest(uri), changes((9, 5, "d")), RULES)
     now = lance.dataset(uri)
-    assert now.version == done.table.version == before.version + 1
+    assert now.version == result.table.version == before.version + 1
     assert now.to_table(with_row_id=True) == before.to_table(with_row_id=True)
     lance.write_dataset(rows([9], 6), uri, mode="append")
     assert keys_of(uri) == [1, 2, 3, 9]
@@ -88,8 +88,8 @@ def test_clones_remember_deletes_of_their_base(tmp_path: Path) -> None:
     uri, clone = make_table(tmp_path), str(tmp_path / "clone")
     upsert(open_newest(uri), changes((1, 5, "d")), RULES)
     lance.dataset(uri).shallow_clone(clone, lance.dataset(uri).version)
-    done = upsert(open_newest(clone), changes((1, 4, "u"), (2, 5, "d")), RULES)
-    assert (done.num_late, keys_of(clone), keys_of(uri)) == (1, [3], [2, 3])
+    result = upsert(open_newest(clone), changes((1, 4, "u"), (2, 5, "d")), RULES)
+    assert (result.num_late, keys_of(clone), keys_of(uri)) == (1, [3], [2, 3])
     again = upsert(open_newest(clone), changes((1, 4, "u"), (2, 4, "u")), RULES)
     assert again.num_late == 2
 
@@ -117,7 +117,7 @@ def test_a_racing_pylance_insert_is_deleted(tmp_path: Path, insert: Callable[[st
 
     store.before = overtake
     stale = replace(table, store=store, log=ObjectStoreLog(store))
-    done = upsert(stale, changes((9, 5, "d")), RULES)
-    assert (done.num_deleted, done.num_remembered) == (1, 1)
+    result = upsert(stale, changes((9, 5, "d")), RULES)
+    assert (result.num_deleted, result.num_remembered) == (1, 1)
     assert keys_of(uri) == [1, 2, 3]
     assert len(list((tmp_path / "t" / TOMBSTONES_DIRECTORY).iterdir())) == 1

@@ -35,13 +35,13 @@ class Twins:
     def upsert(self, rows: pa.Table, *on: str) -> UpsertResult:
         merge = lance.dataset(self.theirs).merge_insert(list(on))
         counted = merge.when_matched_update_all().when_not_matched_insert_all().execute(rows)
-        done = upsert(open_newest(self.ours), rows, UpsertRules(on))
-        assert (done.num_inserted, done.num_updated) == (
+        result = upsert(open_newest(self.ours), rows, UpsertRules(on))
+        assert (result.num_inserted, result.num_updated) == (
             counted["num_inserted_rows"],
             counted["num_updated_rows"],
         )
         self.check()
-        return done
+        return result
 
     def check(self) -> None:
         ours, theirs = lance.dataset(self.ours), lance.dataset(self.theirs)
@@ -78,8 +78,8 @@ def test_random_upserts_agree(tmp_path: Path, seed: int, on: tuple[str, ...]) ->
     twins = Twins(tmp_path, rows(range(20), 0))
     for step in range(6):
         keys = dice.sample(range(35), dice.randint(1, 15))
-        done = twins.upsert(rows(keys, step * 100), *on)
-        assert done.num_inserted + done.num_updated == len(keys)
+        result = twins.upsert(rows(keys, step * 100), *on)
+        assert result.num_inserted + result.num_updated == len(keys)
         if dice.random() < 0.3:
             for uri in (twins.ours, twins.theirs):
                 lance.dataset(uri).delete(f"id % 5 = {step % 5}")
@@ -96,8 +96,8 @@ def test_whole_fragments_can_be_updated(tmp_path: Path, version: str) -> None:
 def test_partial_upserts_keep_other_columns(tmp_path: Path) -> None:
     """A column that the source does not have must not become null."""
     twins = Twins(tmp_path, rows(range(20), 0))
-    done = twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
-    assert done.num_updated == 3
+    result = twins.upsert(rows([3, 19, 7], 5).drop_columns(["group"]), "id")
+    assert result.num_updated == 3
 
 
 def test_pylance_continues_after_our_upserts(tmp_path: Path) -> None:

@@ -40,10 +40,10 @@ def test_upserts_find_every_key_beside_pylance(
         theirs = lance.dataset(uri)
         action = step % 3 and dice.choice(["merge", "delete", "update", "compact", "restore"])
         if action == 0:
-            done = upsert(
+            result = upsert(
                 lance_stream.open_dataset(uri).table, batch(keys, step), UpsertRules(("id",))
             )
-            assert done.num_updated == len(model.keys() & set(keys))
+            assert result.num_updated == len(model.keys() & set(keys))
             model |= dict.fromkeys(keys, step)
         elif action == "merge":
             merge = (
@@ -91,8 +91,8 @@ def test_an_index_is_right_beside_pylance(
         theirs = lance.dataset(uri)
         table = lance_stream.open_dataset(uri).table
         if action == "ours":
-            done = upsert(table, batch(keys, step), UpsertRules(("id",)))
-            assert done.num_updated == len(model.keys() & set(keys))
+            result = upsert(table, batch(keys, step), UpsertRules(("id",)))
+            assert result.num_updated == len(model.keys() & set(keys))
             model |= dict.fromkeys(keys, step)
         elif action == "compact ours":
             lance_stream.Dataset(table).compact()

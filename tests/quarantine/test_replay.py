@@ -97,14 +97,14 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     """
     take_in(uri, 0, [{"id": 1, "x": 1}, {"id": 2, "x": 300}, {"id": None, "x": 2}])
     assert rows_of(uri) == [(1, 1)]
-    done = lance_stream.replay_quarantine(uri)
-    assert done == lance_stream.ReplayResult(0, {"type": 1, "null": 1})
-    done = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
-    assert (done.rows_replayed, done.rows_remaining) == (1, {"null": 1})
-    done = lance_stream.replay_quarantine(
+    result = lance_stream.replay_quarantine(uri)
+    assert result == lance_stream.ReplayResult(0, {"type": 1, "null": 1})
+    result = lance_stream.replay_quarantine(uri, fix={"x": "x % 200"})
+    assert (result.rows_replayed, result.rows_remaining) == (1, {"null": 1})
+    result = lance_stream.replay_quarantine(
         uri, fix=lambda rows: rows.set_column(0, "id", rows["id"].fill_null(7))
     )
-    assert (done.rows_replayed, done.rows_remaining) == (1, {})
+    assert (result.rows_replayed, result.rows_remaining) == (1, {})
     assert rows_of(uri) == [(1, 1), (2, 100), (7, 2)]
     assert num_quarantined(uri) == 0
     assert lance_stream.replay_quarantine(uri) == lance_stream.ReplayResult()
@@ -126,8 +126,8 @@ def test_dropped_columns_keep_rows_in_quarantine(uri: str) -> None:
     lance_stream.open_dataset(uri).drop_columns("x")
     (problem,) = lance_stream.replay_quarantine(uri).rows_remaining
     assert "no column 'x'" in problem
-    done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["x"]))
-    assert done.rows_replayed == 1
+    result = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["x"]))
+    assert result.rows_replayed == 1
 
 
 def test_recorded_checks_apply_by_default(uri: str) -> None:
@@ -136,8 +136,8 @@ def test_recorded_checks_apply_by_default(uri: str) -> None:
     """
     take_in(uri, 0, [{"id": 1, "x": 3}, {"id": 2, "x": 2}], expect={"large": "x > 9"})
     assert lance_stream.replay_quarantine(uri).rows_remaining == {"large": 2}
-    done = lance_stream.replay_quarantine(uri, expect="x > 2")
-    assert (done.rows_replayed, done.rows_remaining) == (1, {"x > 2": 1})
+    result = lance_stream.replay_quarantine(uri, expect="x > 2")
+    assert (result.rows_replayed, result.rows_remaining) == (1, {"x > 2": 1})
     assert lance_stream.replay_quarantine(uri, expect={}).rows_replayed == 1
     assert rows_of(uri) == [(1, 3), (2, 2)]
 
@@ -146,8 +146,8 @@ def test_only_selected_rows_are_replayed(uri: str) -> None:
     """A fix usually suits the rows of one batch or reason."""
     take_in(uri, 0, [{"id": 1, "x": 1}], expect={"large": "x > 9"})
     take_in(uri, 1, [{"id": 2, "x": 1}], expect={"large": "x > 9"})
-    done = lance_stream.replay_quarantine(uri, where="batch_id = 1", expect={})
-    assert done.rows_replayed == 1
+    result = lance_stream.replay_quarantine(uri, where="batch_id = 1", expect={})
+    assert result.rows_replayed == 1
     assert rows_of(uri) == [(2, 1)]
 
 
@@ -161,8 +161,8 @@ def test_json_is_fixed_as_text(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="uses 'j', which is JSON"):
         lance_stream.replay_quarantine(uri, fix={"j": "'1'"}, expect="length(j) > 1")
     fix = {"j": "concat('[', length(j), ']')"}
-    done = lance_stream.replay_quarantine(uri, fix=fix, expect="j IS NOT NULL")
-    assert done.rows_replayed == 1
+    result = lance_stream.replay_quarantine(uri, fix=fix, expect="j IS NOT NULL")
+    assert result.rows_replayed == 1
     assert lance_stream.open_dataset(uri).to_table()["j"].to_pylist() == ["[5]"]
 
 
@@ -325,8 +325,8 @@ def test_overtaken_drivers_add_no_row_twice(uri, monkeypatch, is_first, dies, mo
         take_in(uri, 2, bad(3))
     expected = [] if is_first else [301]
     assert states_of(uri) == [(x, "ready") for x in [*expected, 302, 303]]
-    done = lance_stream.replay_quarantine(uri, fix={"x": "1"})
-    assert done.rows_replayed == len(expected) + 2
+    result = lance_stream.replay_quarantine(uri, fix={"x": "1"})
+    assert result.rows_replayed == len(expected) + 2
     assert num_quarantined(uri) == 0
 
 
@@ -368,8 +368,8 @@ def test_unordered_upserts_need_replace_existing(uri: str) -> None:
     take_in(uri, 1, [{"id": 1, "x": 301}], **by_key)
     (problem,) = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_remaining
     assert "replace_existing" in problem
-    done = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}, replace_existing=True)
-    assert done.rows_replayed == 2
+    result = lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}, replace_existing=True)
+    assert result.rows_replayed == 2
     assert rows_of(uri) == [(1, 2)]
 
 
@@ -644,8 +644,8 @@ def test_rows_without_stream_are_never_replayed(uri: str) -> None:
 def test_fixes_that_drop_keys_change_nothing(uri: str) -> None:
     """An upsert without its key would have to guess which row to update."""
     take_in(uri, 0, [{"id": 1, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
-    done = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
-    assert done.rows_remaining == {"they have no column 'id', which an upsert needs": 1}
+    result = lance_stream.replay_quarantine(uri, fix=lambda rows: rows.drop_columns(["id"]))
+    assert result.rows_remaining == {"they have no column 'id', which an upsert needs": 1}
     assert (rows_of(uri), num_quarantined(uri)) == ([], 1)
 
 

@@ -50,8 +50,8 @@ def fragment_in_files(
         target = WriteTarget(ds.table.store, part, FileVersion.parse(ds.file_version))
         (written,) = write_fragments(rows_of(to_arrow(part)), target)
         files += written.files
-    done = append_fragments(ds.table, [Fragment(0, tuple(files), ROWS.num_rows)])
-    return Dataset(done.table)
+    result = append_fragments(ds.table, [Fragment(0, tuple(files), ROWS.num_rows)])
+    return Dataset(result.table)
 
 
 def rows_of(schema: pa.Schema) -> list[pa.RecordBatch]:

@@ -31,7 +31,7 @@ VERSIONS = (FileVersion.V2_0, FileVersion.V2_1, FileVersion.V2_2)
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
 def test_files_larger_than_memory_are_written(version: FileVersion) -> None:
     """A writer that collects the stream would fail on data larger than memory."""
-    done = subprocess.run(
+    process = subprocess.run(
         [
             *(sys.executable, "-m", "tests.read.large_stream"),
             *("--gigabytes", "1", "--version", str(version)),
@@ -42,7 +42,7 @@ def test_files_larger_than_memory_are_written(version: FileVersion) -> None:
         check=True,
         timeout=300,
     )
-    came_in, went_out, growth = map(int, done.stdout.split())
+    came_in, went_out, growth = map(int, process.stdout.split())
     assert came_in > 1e9
     assert went_out > 0.8 * came_in
     assert growth < 0.5 * came_in

@@ -167,14 +167,14 @@ class Player:
     def commit(self, table: Path, plan: Planned) -> str:
         self.verdicts = []
         try:
-            done = commit(log_of(table), plan.transaction, environment=make_environment())
+            result = commit(log_of(table), plan.transaction, environment=make_environment())
         except RetryableConflictError:
             return "retry"
         except IncompatibleConflictError:
             return "no"
         except LanceStreamError as error:
             return type(error).__name__
-        assert isinstance(done, CommittedTransaction), done
+        assert isinstance(result, CommittedTransaction), result
         return "rebase" if ConflictVerdict.REBASE in self.verdicts else "yes"
 
     def end(self, table: Path, verdict: str) -> End:

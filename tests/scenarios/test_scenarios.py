@@ -172,7 +172,7 @@ class Story:
         _current_writer.name, _current_writer.lines = writer_name, writer.lines
         assert writer.planned is not None
         try:
-            done = commit(
+            result = commit(
                 ObjectStoreLog(store),
                 writer.planned,
                 environment=tables.make_environment(),
@@ -187,10 +187,10 @@ class Story:
         except CommitUncertainError:
             writer.lines.append(f"{writer_name} does not know")
         else:
-            if isinstance(done, CommittedTransaction):
-                writer.lines.append(self.tell(done.manifest))
+            if isinstance(result, CommittedTransaction):
+                writer.lines.append(self.tell(result.manifest))
             else:
-                writer.lines.append(f"{writer_name} skips: {done.reason}")
+                writer.lines.append(f"{writer_name} skips: {result.reason}")
 
     def answer(self, writer: Writer) -> list[str]:
         lines, writer.lines[:] = list(writer.lines), []

@@ -103,7 +103,7 @@ class PostgreSQL(Server):
 
     def _run(self, program: str, *arguments: str, binaries: Path | None = None) -> None:
         path = (binaries or self._binaries) / program
-        done = subprocess.run(
+        process = subprocess.run(
             [path, *arguments],
             cwd=self.folder,
             user=self.user or None,
@@ -114,8 +114,8 @@ class PostgreSQL(Server):
             timeout=120,
             check=False,
         )
-        if done.returncode:
-            raise subprocess.SubprocessError(f"{path}: {done.stdout.decode(errors='replace')}")
+        if process.returncode:
+            raise subprocess.SubprocessError(f"{path}: {process.stdout.decode(errors='replace')}")
 
 
 def _find_binaries() -> Path | None:

@@ -58,16 +58,16 @@ def through_sink(spark: Any, batch_ids: dict[str, int], *, by_tasks: bool) -> Wa
             if by_tasks:
                 upsert_by_tasks(patch, is_cluster=num_parts % 2 == 1)
             sink(spark.createDataFrame(data), batch_id)
-        done = sink.last_commit
-        assert done is not None
+        commit = sink.last_commit
+        assert commit is not None
         return lance_stream.open_dataset(table.uri).table, {
-            "rows": done.rows_in,
-            "inserted": done.rows_inserted,
-            "updated": done.rows_updated,
-            "deleted": done.rows_deleted,
-            "unchanged": done.rows_unchanged,
-            "late": done.rows_late,
-            "remembered": done.deletes_remembered,
+            "rows": commit.rows_in,
+            "inserted": commit.rows_inserted,
+            "updated": commit.rows_updated,
+            "deleted": commit.rows_deleted,
+            "unchanged": commit.rows_unchanged,
+            "late": commit.rows_late,
+            "remembered": commit.deletes_remembered,
         }
 
     return take_in

@@ -102,7 +102,7 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
         "is_brief": not plan.settings,
     }
     program = Path(__file__).with_name("planting_process.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(program), str(tmp_path)],
         input=json.dumps(program_input),
         capture_output=True,
@@ -110,7 +110,7 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
         timeout=600,
         env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     outputs = {
         str(path.relative_to(tmp_path)): path.read_bytes()
         for path in tmp_path.rglob("*")
@@ -118,7 +118,7 @@ def test_secrets_are_never_shown(any_bucket: Bucket, tmp_path: Path) -> None:
     }
     store = open_store(plan.uri, any_bucket.storage_options)
     outputs |= {f"store: {file.path}": store.read(file.path) for file in store.list()}
-    outputs |= {"stdout": done.stdout.encode(), "stderr": done.stderr.encode()}
+    outputs |= {"stdout": process.stdout.encode(), "stderr": process.stderr.encode()}
 
     leaks = {
         (location, form)

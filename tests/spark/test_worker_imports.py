@@ -53,10 +53,10 @@ def imports_of(program: str, *arguments: str) -> tuple[int, set[str]]:
     numba is blocked there: a worker with the extra "fast" imports it, and much with it.
     """
     program = f"import sys; sys.modules['numba'] = None\n{program}"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True
     )
-    number, modules = json.loads(done.stdout)
+    number, modules = json.loads(process.stdout)
     return number, set(modules)
 
 

@@ -388,22 +388,22 @@ knows them."""
 def by_one(
     table: TableVersion, data: pa.Table, rules: UpsertRules, _: int
 ) -> tuple[TableVersion, Counts]:
-    done = upsert(table, data, rules)
-    return done.table, counts_of(done)
+    result = upsert(table, data, rules)
+    return result.table, counts_of(result)
 
 
 def in_parts(
     table: TableVersion, data: pa.Table, rules: UpsertRules, num_parts: int
 ) -> tuple[TableVersion, Counts]:
-    done = upsert_by_parts(table, data, rules, num_parts=num_parts)
-    return done.table, counts_of(done)
+    result = upsert_by_parts(table, data, rules, num_parts=num_parts)
+    return result.table, counts_of(result)
 
 
 def staged(
     table: TableVersion, data: pa.Table, rules: UpsertRules, num_parts: int
 ) -> tuple[TableVersion, Counts]:
-    done = upsert_staged_rows(table, data, rules, num_parts=num_parts)
-    return done.table, counts_of(done)
+    result = upsert_staged_rows(table, data, rules, num_parts=num_parts)
+    return result.table, counts_of(result)
 
 
 class History:
@@ -629,16 +629,16 @@ def canonical_text(array: pa.Array) -> str:
     return repr(array.to_pylist())
 
 
-def counts_of(done: UpsertResult) -> Counts:
+def counts_of(result: UpsertResult) -> Counts:
     """Return the counts that the model has, too."""
     return {
-        "rows": done.num_rows,
-        "inserted": done.num_inserted,
-        "updated": done.num_updated,
-        "deleted": done.num_deleted,
-        "unchanged": done.num_unchanged,
-        "late": done.num_late,
-        "remembered": done.num_remembered,
+        "rows": result.num_rows,
+        "inserted": result.num_inserted,
+        "updated": result.num_updated,
+        "deleted": result.num_deleted,
+        "unchanged": result.num_unchanged,
+        "late": result.num_late,
+        "remembered": result.num_remembered,
     }
 
 

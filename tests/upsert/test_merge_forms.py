@@ -177,9 +177,9 @@ def test_batch_parts_obey_the_same_rules(ds: Dataset, monkeypatch: pytest.Monkey
         ("id",), when_matched="source.price > target.price", when_not_matched="source.id = 5"
     )
     staged = stage_rows(data.to_batches(), ds.table.store, ds.schema, rules)
-    done = upsert_staged(ds.table, [staged], rules, data.column_names, None)
-    assert prices(Dataset(done.table)) == {1: 10, 2: 25, 3: 35, 5: 50}
-    assert (done.num_inserted, done.num_updated, done.num_ignored) == (1, 2, 2)
+    result = upsert_staged(ds.table, [staged], rules, data.column_names, None)
+    assert prices(Dataset(result.table)) == {1: 10, 2: 25, 3: 35, 5: 50}
+    assert (result.num_inserted, result.num_updated, result.num_ignored) == (1, 2, 2)
 
 
 @pytest.mark.parametrize(

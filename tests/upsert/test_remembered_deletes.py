@@ -103,8 +103,8 @@ def test_events_in_any_order_end_alike(happened: list[Event], dice: random.Rando
     dice.shuffle(arriving)
     while arriving:
         size = dice.randint(1, 6)
-        done = take_in(table, *arriving[:size])
-        again = take_in(done.table, *arriving[:size])
+        result = take_in(table, *arriving[:size])
+        again = take_in(result.table, *arriving[:size])
         assert again.num_inserted == again.num_deleted == again.num_remembered == 0
         table, arriving = again.table, arriving[size:]
     assert content(table) == last_state(happened)
@@ -138,10 +138,10 @@ def test_concurrent_writers_end_like_one(
         for happened in (before, ours, theirs)
     )
     table = take_in(new_table(), *before).table
-    done: list[UpsertResult] = []
-    stale = on_publication(table, lambda: done.append(take_in(table, *theirs)))
+    results: list[UpsertResult] = []
+    stale = on_publication(table, lambda: results.append(take_in(table, *theirs)))
     take_in(stale, *ours)
-    if not done:  # nothing of ours was to be published
+    if not results:  # nothing of ours was to be published
         take_in(table, *theirs)
     assert content(table) == last_state([*before, *ours, *theirs])
     assert named_files(table) <= tombstone_files(table)
@@ -153,9 +153,9 @@ def test_deletes_beat_concurrent_older_inserts(ours: Event) -> None:
     theirs = (1, 9 - ours[1], "u" if ours[2] == "d" else "d")
     table = take_in(new_table(), (7, 1, "u")).table
     stale = on_publication(table, lambda: take_in(table, theirs))
-    done = take_in(stale, ours)
+    result = take_in(stale, ours)
     assert content(table) == {7: "7@1"}
-    assert (done.num_deleted, done.num_late) == ((1, 0) if ours[2] == "d" else (0, 1))
+    assert (result.num_deleted, result.num_late) == ((1, 0) if ours[2] == "d" else (0, 1))
     assert tombstone_files(table) == named_files(table)
 
 
@@ -164,19 +164,19 @@ def test_without_tombstones_late_rows_resurrect() -> None:
     table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
     for rules, expected in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
         table = take_in(table, (1, 9, "d"), rules=rules).table
-        done = take_in(table, (1, 2, "u"), rules=rules)
-        assert (content(done.table), done.num_late) == (expected, 1 - len(expected))
-        table = done.table
+        result = take_in(table, (1, 2, "u"), rules=rules)
+        assert (content(result.table), result.num_late) == (expected, 1 - len(expected))
+        table = result.table
 
 
 def test_early_deletes_win() -> None:
     """The delete arrives before the insert that it deletes."""
     table = new_table()
-    done = take_in(table, (1, 5, "d"))
-    assert (done.is_new, done.num_deleted, done.num_remembered) == (True, 0, 1)
-    assert Dataset(done.table).changes(table.version).read_all().num_rows == 0
-    assert verify(done.table) == []
-    late = take_in(done.table, (1, 4, "u"), (2, 4, "u"))
+    result = take_in(table, (1, 5, "d"))
+    assert (result.is_new, result.num_deleted, result.num_remembered) == (True, 0, 1)
+    assert Dataset(result.table).changes(table.version).read_all().num_rows == 0
+    assert verify(result.table) == []
+    late = take_in(result.table, (1, 4, "u"), (2, 4, "u"))
     assert (late.num_inserted, late.num_late, content(late.table)) == (1, 1, {2: "2@4"})
     newer = take_in(late.table, (1, 6, "u"))
     assert (newer.num_inserted, content(newer.table)) == (1, {1: "1@6", 2: "2@4"})
@@ -185,8 +185,8 @@ def test_early_deletes_win() -> None:
 def test_ties_with_a_delete_are_late() -> None:
     """A source may deliver the last state of a row with the sequence of its delete."""
     table = take_in(new_table(), (1, 5, "d")).table
-    done = take_in(table, (1, 5, "u"))
-    assert (done.num_late, done.is_new) == (1, False)
+    result = take_in(table, (1, 5, "u"))
+    assert (result.num_late, result.is_new) == (1, False)
 
 
 def test_late_deletes_make_no_version() -> None:
@@ -194,16 +194,16 @@ def test_late_deletes_make_no_version() -> None:
     table.
     """
     table = take_in(new_table(), (1, 5, "d"), (2, 7, "u")).table
-    done = take_in(table, (1, 5, "d"), (2, 6, "d"))
-    assert (done.is_new, done.num_late, done.num_remembered) == (False, 2, 0)
+    result = take_in(table, (1, 5, "d"), (2, 6, "d"))
+    assert (result.is_new, result.num_late, result.num_remembered) == (False, 2, 0)
     assert tombstone_files(table) == named_files(table)
 
 
 def test_tombstones_bind_upserts_without_them() -> None:
     """An upsert that remembers no deletes still respects those in the table."""
     table = take_in(new_table(), (1, 5, "d")).table
-    done = take_in(table, (1, 4, "u"), (2, 4, "d"), rules=FORGETFUL)
-    assert (done.num_late, done.num_remembered, content(done.table)) == (1, 0, {})
+    result = take_in(table, (1, 4, "u"), (2, 4, "d"), rules=FORGETFUL)
+    assert (result.num_late, result.num_remembered, content(result.table)) == (1, 0, {})
     unordered = upsert(table, pa.table({"id": [1], "x": ["new"]}), UpsertRules(("id",)))
     assert content(unordered.table) == {1: "new"}
 
@@ -226,9 +226,9 @@ def test_tombstones_need_no_stable_row_ids() -> None:
     table = lance_stream.create_dataset(uri, SCHEMA, stable_row_ids=False).table
     table = take_in(table, (1, 1, "u"), (2, 1, "u"), (9, 5, "d")).table
     table = take_in(table, (1, 5, "d")).table
-    done = take_in(table, (1, 4, "u"), (9, 4, "u"), (2, 2, "u"))
-    assert (done.num_late, content(done.table)) == (2, {2: "2@2"})
-    assert verify(done.table) == []
+    result = take_in(table, (1, 4, "u"), (9, 4, "u"), (2, 2, "u"))
+    assert (result.num_late, content(result.table)) == (2, {2: "2@2"})
+    assert verify(result.table) == []
 
 
 def test_composite_keys_match_in_any_order() -> None:
@@ -241,9 +241,9 @@ def test_composite_keys_match_in_any_order() -> None:
     rows = {"a": ["x", "x"], "b": [1, 2], "seq": [5, 5], "op": ["d", "u"]}
     table = upsert(table, pa.table(rows, incoming), replace(RULES, on=("b", "a"))).table
     late = pa.table({"a": ["x", "y"], "b": [1, 1], "seq": [4, 4], "op": ["u", "u"]}, incoming)
-    done = upsert(table, late, replace(RULES, on=("a", "b")))
-    assert (done.num_late, done.num_inserted) == (1, 1)
-    keys = Dataset(done.table).to_table(["a", "b"]).to_pylist()
+    result = upsert(table, late, replace(RULES, on=("a", "b")))
+    assert (result.num_late, result.num_inserted) == (1, 1)
+    keys = Dataset(result.table).to_table(["a", "b"]).to_pylist()
     assert keys == [{"a": "x", "b": 2}, {"a": "y", "b": 1}]
 
 
@@ -257,9 +257,9 @@ def test_remembered_deletes_expire() -> None:
     now[0] = WEEK // timedelta(microseconds=1) * 1000
     assert take_in(table, (1, 4, "u"), environment=environment).num_late == 1
     now[0] += 1_000_000
-    done = take_in(table, (1, 4, "u"), environment=environment)
-    assert (done.num_inserted, named_files(done.table)) == (1, set())
-    assert len(tombstone_files(done.table)) == 1  # the versions before name it
+    result = take_in(table, (1, 4, "u"), environment=environment)
+    assert (result.num_inserted, named_files(result.table)) == (1, set())
+    assert len(tombstone_files(result.table)) == 1  # the versions before name it
 
 
 def test_tombstones_and_ledger_share_a_version() -> None:
@@ -280,8 +280,8 @@ def test_second_drivers_leave_no_file() -> None:
     table = take_in(new_table(), (9, 1, "d")).table
     micro_batch = PendingBatch.of("app", 0)
     stale = on_publication(table, lambda: take_in(table, (1, 5, "d"), micro_batch=micro_batch))
-    done = take_in(stale, (1, 5, "d"), micro_batch=micro_batch)
-    assert done.was_already_committed
+    result = take_in(stale, (1, 5, "d"), micro_batch=micro_batch)
+    assert result.was_already_committed
     assert tombstone_files(table) == named_files(table)
     assert len(named_files(table)) == 2
 
@@ -300,8 +300,8 @@ def test_restores_bring_back_their_tombstones() -> None:
     first = take_in(new_table(), (1, 5, "d")).table
     second = take_in(first, (2, 5, "d")).table
     restored = Dataset(second).restore(first.version).table
-    done = take_in(restored, (1, 4, "u"), (2, 4, "u"))
-    assert (done.num_late, content(done.table)) == (1, {2: "2@4"})
+    result = take_in(restored, (1, 4, "u"), (2, 4, "u"))
+    assert (result.num_late, content(result.table)) == (1, {2: "2@4"})
 
 
 def test_other_key_columns_are_refused() -> None:

@@ -98,8 +98,8 @@ def test_other_rows_of_fragments_are_irrelevant(
     """Two streams with separate keys must not make each other plan again."""
     data = rows((2, 5, 2), (40, 9, 40))
     stale = on_publication(table, lambda: Dataset(table).delete("id = 1"))
-    done: Any = apply(stale, data, RULES["unchanged"])
-    assert done.attempts == 2  # of the commit; a second plan would be the third
+    result: Any = apply(stale, data, RULES["unchanged"])
+    assert result.attempts == 2  # of the commit; a second plan would be the third
     assert content(table).keys() == {0, 2, 3, 4, 5, 40}
 
 
@@ -130,8 +130,8 @@ def test_deleted_history_rows_come_back() -> None:
 
 def test_upserts_without_effect_commit_nothing(table: TableVersion) -> None:
     """Without a version there is no order in which it could be the later one."""
-    done = upsert(table, rows((2, 5, 2)), replace(RULES["unchanged"], sequence_by="lsn"))
-    assert not done.is_new
+    result = upsert(table, rows((2, 5, 2)), replace(RULES["unchanged"], sequence_by="lsn"))
+    assert not result.is_new
 
 
 @pytest.mark.parametrize("names", [("id", "a"), ("id", "lsn", "a"), ("a", "id")])

@@ -79,9 +79,13 @@ def test_cdc_batches_match_a_dictionary(
             else:
                 inserted += key not in model
                 model[key] = stored
-        done = upsert(table, pa.Table.from_pylist(rows, WITH_OP), rules)
-        assert (done.num_inserted, done.num_deleted, done.num_late) == (inserted, deleted, late)
-        table = done.table
+        result = upsert(table, pa.Table.from_pylist(rows, WITH_OP), rules)
+        assert (result.num_inserted, result.num_deleted, result.num_late) == (
+            inserted,
+            deleted,
+            late,
+        )
+        table = result.table
         assert repr(content(table)) == repr([model[key] for key in sorted(model)])
     assert verify(table) == []
 
@@ -96,17 +100,17 @@ def test_unchanged_rows_can_be_skipped() -> None:
     table = small()
     same = pa.Table.from_pylist(content(table), SCHEMA)
     rules = UpsertRules(("id",), skip_unchanged=True)
-    done = upsert(table, same, rules)
-    assert (done.num_updated, done.table.version) == (0, table.version)
+    result = upsert(table, same, rules)
+    assert (result.num_updated, result.table.version) == (0, table.version)
     changed = same.set_column(2, "x", pa.array([1.0, 2.0, None]))
-    done = upsert(table, changed, rules)
-    assert (done.num_updated, done.table.version) == (1, table.version + 1)
+    result = upsert(table, changed, rules)
+    assert (result.num_updated, result.table.version) == (1, table.version + 1)
 
 
 def test_missing_columns_keep_their_values() -> None:
     """Existing rows keep the values of columns that the batch lacks, and new rows get nulls."""
-    done = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
-    assert repr(content(done.table)) == repr(
+    result = upsert(small(), pa.table({"id": [9, 2], "x": [9.0, 8.0]}), UpsertRules(("id",)))
+    assert repr(content(result.table)) == repr(
         [
             {"id": 1, "seq": 5, "x": 1.0, "tags": ["a"]},
             {"id": 2, "seq": 5, "x": 8.0, "tags": None},
@@ -130,18 +134,18 @@ def test_stored_null_sequences_are_the_oldest() -> None:
     them.
     """
     rows = pa.table({"id": [3], "seq": [-7], "x": [1.0]})
-    done = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
-    assert (done.num_updated, done.num_late) == (1, 0)
+    result = upsert(small(), rows, UpsertRules(("id",), sequence_by="seq"))
+    assert (result.num_updated, result.num_late) == (1, 0)
 
 
 def test_deletes_need_only_the_key() -> None:
     """Change events of deletes often carry only the key, and a repeated one must change nothing."""
     rows = pa.table({"id": [1, 7], "op": ["d", "d"]})
     rules = UpsertRules(("id",), delete_when="op = 'd'", except_columns=("op",))
-    done = upsert(small(), rows, rules)
-    assert (done.num_deleted, [row["id"] for row in content(done.table)]) == (1, [2, 3])
-    again = upsert(done.table, rows, rules)
-    assert again.table.version == done.table.version
+    result = upsert(small(), rows, rules)
+    assert (result.num_deleted, [row["id"] for row in content(result.table)]) == (1, [2, 3])
+    again = upsert(result.table, rows, rules)
+    assert again.table.version == result.table.version
 
 
 def test_all_rows_of_a_key_change() -> None:
@@ -149,9 +153,9 @@ def test_all_rows_of_a_key_change() -> None:
     contradictory.
     """
     table = append(small(), pa.table({"id": [1], "x": [0.0]})).table
-    done = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
-    assert [row["x"] for row in content(done.table)][:2] == [4.0, 4.0]
-    assert done.num_updated == 2
+    result = upsert(table, pa.table({"id": [1], "x": [4.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(result.table)][:2] == [4.0, 4.0]
+    assert result.num_updated == 2
 
 
 @pytest.mark.parametrize(
@@ -198,9 +202,9 @@ def test_concurrent_row_updates_are_serialized() -> None:
     table = small()
     stale = table
     upsert(table, pa.table({"id": [1], "x": [2.0]}), UpsertRules(("id",)))
-    done = upsert(stale, pa.table({"id": [1, 2], "x": [3.0, 3.0]}), UpsertRules(("id",)))
-    assert [row["x"] for row in content(done.table)][:2] == [3.0, 3.0]
-    assert done.table.version == table.version + 2
+    result = upsert(stale, pa.table({"id": [1, 2], "x": [3.0, 3.0]}), UpsertRules(("id",)))
+    assert [row["x"] for row in content(result.table)][:2] == [3.0, 3.0]
+    assert result.table.version == table.version + 2
 
 
 def test_dataset_verbs_upsert_update_and_restore() -> None:
@@ -263,10 +267,10 @@ def test_only_skipped_rows_count_as_unchanged() -> None:
     rows = pa.Table.from_pylist([{"id": 1, "seq": 5, "x": 1.0, "tags": None}], SCHEMA)
     rules = UpsertRules(("id",))
     table = upsert(new_table(), rows, rules).table
-    done = upsert(table, rows, rules)
-    assert (done.num_updated, done.num_unchanged) == (1, 0)
-    done = upsert(done.table, rows, replace(rules, skip_unchanged=True))
-    assert (done.num_updated, done.num_unchanged) == (0, 1)
+    result = upsert(table, rows, rules)
+    assert (result.num_updated, result.num_unchanged) == (1, 0)
+    result = upsert(result.table, rows, replace(rules, skip_unchanged=True))
+    assert (result.num_updated, result.num_unchanged) == (0, 1)
 
 
 def test_equal_sequences_in_batches_are_refused() -> None:

@@ -69,17 +69,17 @@ def test_recent_keys_open_few_fragments() -> None:
     """Keys often grow with time, and a batch of new ones should not read the whole table."""
     table = ordered_by_time()
     first, store = watched(table)
-    done = upsert(first, rows(550, 560, 1.0), ON_ID)
+    result = upsert(first, rows(550, 560, 1.0), ON_ID)
     assert data_files_read(store) == {path_of(table, index) for index in range(NUM_FRAGMENTS)}
-    now, store = watched(done.table)
-    done = upsert(now, rows(1150, 1250, 2.0), ON_ID)
+    now, store = watched(result.table)
+    result = upsert(now, rows(1150, 1250, 2.0), ON_ID)
     assert data_files_read(store) == {path_of(table, 11)}
-    assert (done.num_updated, done.num_inserted) == (50, 50)
-    now, store = watched(done.table)
-    done = upsert(now, rows(1200, 1210, 3.0), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (50, 50)
+    now, store = watched(result.table)
+    result = upsert(now, rows(1200, 1210, 3.0), ON_ID)
     written = path_of(now, len(now.manifest.fragments) - 1)
     assert data_files_read(store) == {written}
-    stored = values(done.table)
+    stored = values(result.table)
     assert [stored[key] for key in (549, 550, 1149, 1150, 1199, 1200, 1209, 1210)] == [
         0, 1, 0, 2, 2, 3, 3, 2
     ]  # fmt: skip
@@ -91,39 +91,39 @@ def test_distant_keys_skip_fragments_between() -> None:
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
     keys = pa.table({"id": [5, 1105, 5000], "x": [1.0, 1.0, 1.0]}, SCHEMA)
-    done = upsert(now, keys, ON_ID)
+    result = upsert(now, keys, ON_ID)
     assert data_files_read(store) == {path_of(table, index) for index in (0, 11)}
-    assert (done.num_updated, done.num_inserted) == (2, 1)
+    assert (result.num_updated, result.num_inserted) == (2, 1)
 
 
 def test_upserts_of_new_keys_open_nothing() -> None:
     """A batch beyond all bounds consists of inserts, for which no file needs to be read."""
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     now, store = watched(table)
-    done = upsert(now, rows(9000, 9010), ON_ID)
+    result = upsert(now, rows(9000, 9010), ON_ID)
     assert data_files_read(store) == set()
-    assert (done.num_updated, done.num_inserted) == (0, 10)
+    assert (result.num_updated, result.num_inserted) == (0, 10)
 
 
 def test_unknown_fragments_are_read() -> None:
     """A fragment that another writer has appended has no bounds yet and may hold any key."""
     table = upsert(ordered_by_time(), rows(-1, 0), ON_ID).table
     theirs = lance_stream.Dataset(table).append(rows(9000, 9010))
-    done = upsert(table, rows(9005, 9006, 1.0), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (1, 0)
-    assert done.table.version == theirs.version + 1
+    result = upsert(table, rows(9005, 9006, 1.0), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (1, 0)
+    assert result.table.version == theirs.version + 1
 
 
 def test_restored_rows_are_found() -> None:
     """Bounds of a file include its deleted rows, since a restore brings them back."""
     ds = lance_stream.Dataset(ordered_by_time())
     deleted = ds.delete("id % 100 < 90")
-    done = upsert(deleted.table, rows(95, 96, 1.0), ON_ID)
-    assert done.num_updated == 1
-    restored = lance_stream.Dataset(done.table).restore(ds.version)
+    result = upsert(deleted.table, rows(95, 96, 1.0), ON_ID)
+    assert result.num_updated == 1
+    restored = lance_stream.Dataset(result.table).restore(ds.version)
     now, store = watched(restored.table)
-    done = upsert(now, rows(205, 206, 1.0), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (1, 0)
+    result = upsert(now, rows(205, 206, 1.0), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (1, 0)
     assert data_files_read(store) == {path_of(now, 2)}
 
 
@@ -133,17 +133,17 @@ def test_compacted_files_inherit_their_bounds() -> None:
     ds = lance_stream.Dataset(table).delete("id >= 300 and id < 350").compact(target_rows=300)
     assert len(ds.table.manifest.fragments) < NUM_FRAGMENTS // 2
     now, store = watched(ds.table)
-    done = upsert(now, rows(340, 360, 1.0), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (10, 10)
+    result = upsert(now, rows(340, 360, 1.0), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (10, 10)
     assert len(data_files_read(store)) == 1
 
 
 def test_dead_rows_are_not_matched() -> None:
     """The keys of deleted rows are read to compute the bounds, but must not match."""
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
-    done = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (2, 2)
-    assert len(values(done.table)) == 1197
+    result = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (2, 2)
+    assert len(values(result.table)) == 1197
 
 
 def test_another_process_uses_saved_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,8 +183,8 @@ def test_unwritable_bounds_do_not_fail_upserts(
 
     table = ordered_by_time()
     store = WatchedStore(table.store, before=refuse)
-    done = upsert(replace(table, store=store), rows(0, 10, 1.0), ON_ID)
-    assert done.num_updated == 10
+    result = upsert(replace(table, store=store), rows(0, 10, 1.0), ON_ID)
+    assert result.num_updated == 10
     assert ("write", key_bounds_path(table.schema.fields[0].id)) in store.calls
 
 
@@ -242,9 +242,9 @@ def test_upserts_match_a_dictionary(
             )
             may = key_bounds(ds.table, rules.on).may_hold(ds.table.manifest.fragments, lookup)
             num_skipped += int(np.count_nonzero(~may))
-            done = upsert(ds.table, batch(keys.tolist(), step), rules)
-            assert done.num_updated == len(model.keys() & set(keys.tolist()))
-            ds = lance_stream.Dataset(done.table)
+            result = upsert(ds.table, batch(keys.tolist(), step), rules)
+            assert result.num_updated == len(model.keys() & set(keys.tolist()))
+            ds = lance_stream.Dataset(result.table)
             model = {**model, **dict.fromkeys(keys.tolist(), step)}
         elif action == "append":
             new = [key for key in keys.tolist() if key not in model]

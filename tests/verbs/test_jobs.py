@@ -66,9 +66,9 @@ def test_the_first_commit_creates_the_table(uri: str) -> None:
     job = plan_job(uri, SCHEMA, file_version="2.1", primary_key=["id"])
     with pytest.raises(NotFoundError):
         open_newest(uri)
-    done = commit_job(job, write(job, 1, 2) + write(job, 3))
-    result = Dataset(done.table)
-    assert (done.is_new, result.version, result.file_version) == (True, 1, "2.1")
+    outcome = commit_job(job, write(job, 1, 2) + write(job, 3))
+    result = Dataset(outcome.table)
+    assert (outcome.is_new, result.version, result.file_version) == (True, 1, "2.1")
     assert result.has_stable_row_ids
     assert result.schema.field("id").metadata[b"lance-schema:unenforced-primary-key"] == b"true"
     assert result.to_table(with_row_id=True, with_row_versions=True).to_pydict() == {
@@ -96,10 +96,10 @@ def test_concurrent_creations_share_one_table(uri: str, overwrite: bool) -> None
     """
     first, second = plan_job(uri, SCHEMA), plan_job(uri, SCHEMA, overwrite=overwrite)
     commit_job(first, write(first, 1, 2))
-    done = commit_job(second, write(second, 3))
-    assert (done.is_new, done.table.version) == (True, 2)
+    result = commit_job(second, write(second, 3))
+    assert (result.is_new, result.table.version) == (True, 2)
     assert ids_of(uri) == ([3] if overwrite else [1, 2, 3])
-    assert Dataset(done.table).verify() == []
+    assert Dataset(result.table).verify() == []
 
 
 def test_concurrent_tables_are_not_written(uri: str) -> None:
@@ -145,9 +145,9 @@ def test_jobs_commit_after_concurrent_changes(uri: str) -> None:
     job = plan_job(uri, SCHEMA)
     fragments = write(job, 2)
     table.append(rows(5)).delete("id = 0").add_columns(pa.field("price", pa.float64()))
-    done = commit_job(job, fragments)
+    result = commit_job(job, fragments)
     assert ids_of(uri) == [1, 2, 5]
-    assert Dataset(done.table).verify() == []
+    assert Dataset(result.table).verify() == []
 
 
 def test_rows_for_replaced_columns_are_refused(uri: str) -> None:

@@ -119,13 +119,13 @@ def test_killed_restores_can_be_repeated(ds: Dataset) -> None:
     version intact.
     """
     for number in range(9):
-        with killed_at(number, before=number % 2 == 0) as done:
+        with killed_at(number, before=number % 2 == 0) as result:
             open_dataset(ds.uri).restore("gold")
         open_dataset(ds.uri).cleanup(retain_versions=2, delete_unverified=True)
         restored = open_dataset(ds.uri).restore("gold")
         assert restored.verify() == []
         assert restored.to_table()["id"].to_pylist() == [1, 2]
-        if len(done) <= number:
+        if len(result) <= number:
             break
         open_dataset(ds.uri).append(pa.table({"id": [number]}))
     assert number >= 3

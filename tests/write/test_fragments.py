@@ -105,11 +105,11 @@ def test_workers_write_and_the_driver_commits(tmp_path: Path) -> None:
 
     fragments = [decode_fragment(value) for first in (0, 10) for value in work(first)]
     assert [(fragment.id, fragment.row_ids) for fragment in fragments] == [(0, None), (0, None)]
-    done = lance_stream.Dataset(append_fragments(table, fragments).table)
-    assert done.to_table(with_row_id=True).to_pylist() == [
+    result = lance_stream.Dataset(append_fragments(table, fragments).table)
+    assert result.to_table(with_row_id=True).to_pylist() == [
         {"id": number, "x": None, "_rowid": row_id} for row_id, number in enumerate([0, 1, 10, 11])
     ]
-    assert done.verify() == []
+    assert result.verify() == []
 
 
 def test_deleting_missing_files_is_harmless(tmp_path: Path) -> None:

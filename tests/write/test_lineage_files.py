@@ -122,11 +122,11 @@ def test_losing_upserts_leave_no_files(ds: Dataset, monkeypatch: pytest.MonkeyPa
         raise RetryableConflictError("another writer was faster", table.version + 1)
 
     monkeypatch.setattr(attempts, "commit_planned", first_loses)
-    done = upserted(ds, 900)
+    result = upserted(ds, 900)
     assert lost == [3]
-    assert hidden(done) == [False, True, False]
-    assert files_of(done) == {
-        file.path for fragment in done.table.manifest.fragments for file in fragment.files
+    assert hidden(result) == [False, True, False]
+    assert files_of(result) == {
+        file.path for fragment in result.table.manifest.fragments for file in fragment.files
     }
 
 

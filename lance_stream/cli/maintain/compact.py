@@ -39,8 +39,8 @@ def command(table: TableArgument, target_rows: int, as_json: bool) -> int:
     with progress(f"compacting {before.uri}") as watch:
 
         def write(tasks: Sequence[RewriteTask]) -> Iterator["list[Fragment]"]:
-            for num_done, task in enumerate(tasks):
-                watch(num_done / len(tasks))
+            for index, task in enumerate(tasks):
+                watch(index / len(tasks))
                 yield write_task(task)
 
         after = compact(before.table, target_rows, write).table

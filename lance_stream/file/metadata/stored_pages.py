@@ -41,12 +41,12 @@ def pages_of(columns: Sequence[ColumnMetadata], num_rows: int) -> list[list[Stor
 
 def _pages_of_column(column: ColumnMetadata, num_rows: int) -> list[StoredPage]:
     total = max(sum(page.length for page in column.pages), 1)
-    pages, done = [], 0
+    pages, position = [], 0
     for page in column.pages:
-        first, done = done, done + page.length
+        first, position = position, position + page.length
         buffers = tuple(sorted(buffer for buffer in page.buffers if buffer.size_bytes))
         if buffers:
             pages.append(
-                StoredPage(buffers, first * num_rows // total, -(-done * num_rows // total))
+                StoredPage(buffers, first * num_rows // total, -(-position * num_rows // total))
             )
     return pages

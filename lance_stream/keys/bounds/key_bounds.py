@@ -438,9 +438,9 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
         ends = np.cumsum(sizes[at][boxes_of_side])
         start = 0
         while start < len(boxes_of_side):
-            done = int(ends[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, "right")), start + 1)
-            num_pairs = int(ends[stop - 1]) - done
+            position = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, position + _PAIRS_AT_ONCE, "right")), start + 1)
+            num_pairs = int(ends[stop - 1]) - position
             pairs_remaining -= num_pairs
             if pairs_remaining < 0:
                 return may

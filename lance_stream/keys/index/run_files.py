@@ -270,8 +270,8 @@ def _sections(width: int, count: int) -> list[tuple[int, int]]:
 
 def _write_at(file: int, data: memoryview, position: int) -> None:
     while data:
-        done = os.pwrite(file, data, position)
-        data, position = data[done:], position + done
+        num_written = os.pwrite(file, data, position)
+        data, position = data[num_written:], position + num_written
 
 
 def write_run(

@@ -68,11 +68,11 @@ def _job(spark: SparkSession, groups: Sequence[Sequence[RewriteTask]]) -> list[l
 
 def _try_to_write(tasks: Sequence[RewriteTask]) -> list[list[Fragment] | LanceStreamError]:
     """Return errors instead of raising them, so that the driver learns the other tasks' files."""
-    done: list[list[Fragment] | LanceStreamError] = []
+    results: list[list[Fragment] | LanceStreamError] = []
     for task in tasks:
         try:
-            done.append(write_task(task))
+            results.append(write_task(task))
         except LanceStreamError as error:
             error.add_note("while a Spark task merged fragments; they are unchanged")
-            return [*done, error]
-    return done
+            return [*results, error]
+    return results

@@ -382,11 +382,11 @@ class LanceSink:
             last, tasks = self.last_commit, self._tasks
             batch = Batch(df, query, pending, arguments, phases, last, tasks, member)
             with explain_worker_errors():
-                done = _write_once(batch, call)
-            call.version = done.version
+                result = _write_once(batch, call)
+            call.version = result.version
         self._searched = micro_batch.app_id, batch_id, pending.searched_through
         indices = {} if self._upkeep is None else self._upkeep.take_outcomes()
-        self.last_commit = replace(done, seconds=phases.seconds, table=self.uri, indices=indices)
+        self.last_commit = replace(result, seconds=phases.seconds, table=self.uri, indices=indices)
         log_commit(self.last_commit)
         return self.last_commit
 
@@ -434,19 +434,19 @@ def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
         table = _open(arguments)
     if table is not None:
         _warn_of_other_rules(table, batch)
-    done = None if table is None else _skip(batch, table, commit, call)
-    if done is not None:
-        return done
+    result = None if table is None else _skip(batch, table, commit, call)
+    if result is not None:
+        return result
     try:
         return _write_new(batch, table, commit)
     except OtherBatchError:  # another driver was faster
         if not (arguments.replays_may_differ or rows_may_differ(batch.df, batch.query)):
             raise
         table = _open(arguments)
-        done = None if table is None else _skip(batch, table, commit, call)
-        if done is None:
+        result = None if table is None else _skip(batch, table, commit, call)
+        if result is None:
             raise
-        return done
+        return result
 
 
 def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
@@ -516,17 +516,17 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
 
 def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Write the rows to a version of the table; version 0 is created, even without rows."""
-    done = MODES[str(batch.arguments.mode)](batch, table, commit)
+    result = MODES[str(batch.arguments.mode)](batch, table, commit)
     if table.version:
-        return done
-    if done.version is None:
-        return create_without_rows(batch, table, done)
+        return result
+    if result.version is None:
+        return create_without_rows(batch, table, result)
     list_columns = undeclared_vectors(table.arrow_schema)
     if list_columns and batch.member is None:
         with suppress(LanceStreamError):  # only a hint, and the batch is committed
             uri, options = batch.arguments.uri, batch.arguments.storage_options
             hint_at_vectors(open_newest(uri, options), list_columns)
-    return done
+    return result
 
 
 def _named(batch: Batch, table: TableVersion | None) -> Batch:

@@ -251,8 +251,8 @@ def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     if not fragments and not written.bad:
         return _with_quarantined(commit, sorter)
     with batch.phases("commit"):
-        done = _append(table, fragments, _with_rows(batch, written, sorter))
-    return _with_quarantined(_committed(commit, done, fragments), sorter)
+        result = _append(table, fragments, _with_rows(batch, written, sorter))
+    return _with_quarantined(_committed(commit, result, fragments), sorter)
 
 
 def _append(table: TableVersion, fragments: Sequence[Fragment], pending: PendingBatch) -> Outcome:
@@ -276,8 +276,8 @@ def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -
         return commit
     pending = batch.pending if commit.rows_in else batch.pending.with_rows(NO_ROWS)
     with batch.phases("commit"):
-        done = append_fragments(table, [], pending, even_without_rows=True)
-    return replace(_committed(commit, done, ()), rows_in=commit.rows_in, rows_inserted=0)
+        result = append_fragments(table, [], pending, even_without_rows=True)
+    return replace(_committed(commit, result, ()), rows_in=commit.rows_in, rows_inserted=0)
 
 
 def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
@@ -289,9 +289,9 @@ def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkComm
         return _with_quarantined(commit, sorter)
     pending = _with_rows(batch, written, sorter)
     with batch.phases("commit"):
-        done = overwrite_fragments(table, fragments, None, pending)
-    committed = _with_quarantined(_committed(commit, done, fragments), sorter)
-    return replace(committed, rows_deleted=num_before) if done.is_new else committed
+        result = overwrite_fragments(table, fragments, None, pending)
+    committed = _with_quarantined(_committed(commit, result, fragments), sorter)
+    return replace(committed, rows_deleted=num_before) if result.is_new else committed
 
 
 def _write(batch: Batch, table: TableVersion) -> tuple[WrittenBatch, RowSorter | None]:
@@ -346,19 +346,19 @@ def _write_rows(
     return written
 
 
-def _committed(commit: SinkCommit, done: Outcome, fragments: Sequence[Fragment]) -> SinkCommit:
-    if not done.is_new:  # another driver was faster
-        return replace(commit, version=done.already_committed_in, skipped=True)
+def _committed(commit: SinkCommit, result: Outcome, fragments: Sequence[Fragment]) -> SinkCommit:
+    if not result.is_new:  # another driver was faster
+        return replace(commit, version=result.already_committed_in, skipped=True)
     num_files, num_bytes = size_of_files(fragments)
     num_rows = sum(fragment.physical_rows for fragment in fragments)
     return replace(
         commit,
-        version=done.table.version,
+        version=result.table.version,
         rows_in=num_rows,
         rows_inserted=num_rows,
         num_files=num_files,
         bytes_written=num_bytes,
-        attempts=done.attempts,
+        attempts=result.attempts,
     )
 
 
@@ -379,7 +379,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
         with batch.phases("collect"):
             rows = _collect(df)
     if rows is None:
-        done, size = upsert_by_staging(
+        result, size = upsert_by_staging(
             df, table, rules, batch.pending, batch.phases, helpers, sorter
         )
         batch.tasks.num_bytes = size.num_bytes
@@ -392,9 +392,9 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
         if sorter is not None:
             rows = _good_rows(rows, table, sorter)
             pending = sorter.with_rows(digest)
-        done = UpsertResult(table)
+        result = UpsertResult(table)
         if rows.num_rows:
-            done = upsert(
+            result = upsert(
                 table,
                 rows,
                 rules,
@@ -403,8 +403,8 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
                 workers=workers,
                 phases=batch.phases,
             )
-    committed = _upserted(commit, done)
-    if sorter is not None and sorter.file and not done.is_new and not committed.skipped:
+    committed = _upserted(commit, result)
+    if sorter is not None and sorter.file and not result.is_new and not committed.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
         recorded = _append(table, [], sorter.with_rows(sorter.digest))
         skipped = not recorded.is_new
@@ -446,24 +446,24 @@ def _collect(df: DataFrame) -> pa.Table | None:
     return collect_rows(df, Size(MAX_ROWS_ON_DRIVER, MAX_BYTES_ON_DRIVER))
 
 
-def _upserted(commit: SinkCommit, done: UpsertResult) -> SinkCommit:
-    if done.was_already_committed:  # another driver was faster
-        return replace(commit, version=done.already_committed_in, skipped=True)
-    num_files, num_bytes = size_of_files(done.fragments)
+def _upserted(commit: SinkCommit, result: UpsertResult) -> SinkCommit:
+    if result.was_already_committed:  # another driver was faster
+        return replace(commit, version=result.already_committed_in, skipped=True)
+    num_files, num_bytes = size_of_files(result.fragments)
     return replace(
         commit,
-        version=done.table.version if done.is_new else None,
-        rows_in=done.num_rows,
-        rows_inserted=done.num_inserted,
-        rows_updated=done.num_updated,
-        rows_deleted=done.num_deleted,
-        rows_unchanged=done.num_unchanged,
-        rows_late=done.num_late,
-        rows_ignored=done.num_ignored,
-        deletes_remembered=done.num_remembered,
+        version=result.table.version if result.is_new else None,
+        rows_in=result.num_rows,
+        rows_inserted=result.num_inserted,
+        rows_updated=result.num_updated,
+        rows_deleted=result.num_deleted,
+        rows_unchanged=result.num_unchanged,
+        rows_late=result.num_late,
+        rows_ignored=result.num_ignored,
+        deletes_remembered=result.num_remembered,
         num_files=num_files,
         bytes_written=num_bytes,
-        attempts=done.attempts,
+        attempts=result.attempts,
     )
 
 

@@ -109,7 +109,7 @@ def upsert_by_staging(
         ordering = [field for field in to_nullable(df.schema) if field.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
         workers = RANGE_THREADS if is_alone else RangeTasks(df.sparkSession)
-        done = upsert_staged(
+        result = upsert_staged(
             table,
             staged,
             rules,
@@ -120,7 +120,7 @@ def upsert_by_staging(
             workers=workers,
         )
         num_bytes = sum(rows.num_bytes for rows in staged)
-        return done, Size(sum(rows.num_rows for rows in staged), num_bytes)
+        return result, Size(sum(rows.num_rows for rows in staged), num_bytes)
     finally:
         discard_staged(table.store, staged)
 

@@ -425,10 +425,10 @@ def _commit_rows(
         _log_commit(job, batch, counts, upserted.table.version if upserted.is_new else None)
         return upserted.is_new, upserted.was_already_committed
     fragments = _fragments_of(results)
-    done = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
+    outcome = commit_job(job, fragments, batch, even_without_rows=even_without_rows)
     rows = f"{sum(fragment.physical_rows for fragment in fragments)} rows"
-    _log_commit(job, batch, rows, done.table.version if done.is_new else None)
-    return done.is_new, done.already_committed_in is not None
+    _log_commit(job, batch, rows, outcome.table.version if outcome.is_new else None)
+    return outcome.is_new, outcome.already_committed_in is not None
 
 
 def _rules_of(job: Job) -> str:

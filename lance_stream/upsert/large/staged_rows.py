@@ -246,8 +246,8 @@ class RangeThreads:
         ) as threads:
             futures = [threads.submit(do, span) for span in ranges[1:]]
         errors = [error for future in futures if (error := future.exception()) is not None]
-        done = [*first, *(future.result() for future in futures if future.exception() is None)]
-        yield from (outcome for outcome in done if outcome is not None)
+        results = [*first, *(future.result() for future in futures if future.exception() is None)]
+        yield from (outcome for outcome in results if outcome is not None)
         if errors:
             raise errors[0]
 
@@ -312,23 +312,23 @@ def upsert_staged(
         max_rows = workers.max_rows(num_rows)
         max_bytes = MAX_BYTES // workers.ranges_at_once
         ranges = cut_ranges(sorted_rows, max_rows, max_bytes) if can_be_cut else [ALL_WORDS]
-        done: list[Outcome] = []
+        results: list[Outcome] = []
         try:
-            done.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
-            parts = [outcome for outcome in done if isinstance(outcome, UpsertPart)]
-            if len(parts) == len(done):
-                done.extend(workers.run(*_staged_parts(planned, parts, max_rows, max_bytes)))
+            results.extend(workers.run(partial(_do_range, planned, sorted_rows), ranges))
+            parts = [outcome for outcome in results if isinstance(outcome, UpsertPart)]
+            if len(parts) == len(results):
+                results.extend(workers.run(*_staged_parts(planned, parts, max_rows, max_bytes)))
         except BaseException:
             discard_parts(
-                table.store, [outcome for outcome in done if isinstance(outcome, UpsertPart)]
+                table.store, [outcome for outcome in results if isinstance(outcome, UpsertPart)]
             )
             raise
         finally:
             discard_files(
                 table.store,
-                [outcome.changes for outcome in done if isinstance(outcome, UpsertPart)],
+                [outcome.changes for outcome in results if isinstance(outcome, UpsertPart)],
             )
-        return done
+        return results
 
     return upsert_in_parts(
         table,

@@ -62,9 +62,9 @@ def test_nearby_chunks_include_the_gap_between() -> None:
     starts, stops = np.array([10, 50, far]), np.array([20, 70, far + 5])
     requests = read_joined(starts, stops)
     assert next(requests) == [ByteRange(10, 70), ByteRange(far, far + 5)]
-    with pytest.raises(StopIteration) as done:
+    with pytest.raises(StopIteration) as result:
         requests.send([FILE.data[10:70], FILE.data[far : far + 5]])
-    data, positions = done.value.value
+    data, positions = result.value.value
     assert positions.tolist() == [0, 40, 60]
     for start, stop, position in zip(starts, stops, positions, strict=True):
         assert data[position : position + stop - start].tobytes() == FILE[start:stop].tobytes()

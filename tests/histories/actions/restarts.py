@@ -116,11 +116,11 @@ def restarted_query(life: Life, choose: Choices) -> None:
     check_is_alone(line)
     if not life.is_stable or "ahead" in line.memory:
         raise DoesNotFit("a new table has stable row ids, and no pending commits")
-    empty, done = State(line.now.columns), life.memory.setdefault("restarted", [])
+    empty, result = State(line.now.columns), life.memory.setdefault("restarted", [])
     if choose.happens("repeats", 0.3):
-        if not done or done[-1].state != empty:
+        if not result or result[-1].state != empty:
             raise DoesNotFit("no batch, or other columns")
-        batch: QueryBatch = done[-1]
+        batch: QueryBatch = result[-1]
     else:
         drawn = choose("rows", lambda dice: life.draw_new_rows(line.now, dice))
         rows = life.fitting_new_rows(line.now, drawn)
@@ -130,7 +130,7 @@ def restarted_query(life: Life, choose: Choices) -> None:
         fits_spark = all(c.kind in KINDS_IN_SPARK and not c.note for c in columns)
         ways = tuple(way for way in WAYS if way != FORMAT_UPSERT or fits_spark)
         way, late_start = choose.one_of("way", ways), choose.happens("late_start", 0.5)
-        batch = QueryBatch(line, len(done), rows, empty, way, late_start)
+        batch = QueryBatch(line, len(result), rows, empty, way, late_start)
     successor = choose(
         "successor", lambda dice: draw_replacement(line, dice) if dice.random() < 0.5 else None
     )
@@ -139,8 +139,8 @@ def restarted_query(life: Life, choose: Choices) -> None:
         replace_table(line, *successor)
     else:
         delete_table(line)
-    if done[-1:] != [batch]:
-        done.append(batch)
+    if result[-1:] != [batch]:
+        result.append(batch)
     if commit is not None and _commit_to_another_table(batch, commit, old):
         return
     restart()

@@ -116,9 +116,9 @@ class Writers:
     ) -> None:
         column_names = [column.name for column in state.plain_columns]
         names = column_names[::2] if form == "some columns" else state.names
-        done = upsert(table, state.table(rows, names), RULES[form])
+        result = upsert(table, state.table(rows, names), RULES[form])
         life = self.line.life
-        if not done.is_new:
+        if not result.is_new:
             return
 
         def build(before: State, at: int) -> State:
@@ -133,7 +133,7 @@ class Writers:
                     changed[key] = new
             return life.upserted(before, changed, at)
 
-        self.versions[done.table.version] = build
+        self.versions[result.table.version] = build
 
     def _delete(self, table: TableVersion, keys: Sequence[int], serial: int) -> None:
         """Delete rows; those that others insert meanwhile stay, so look which are gone."""

@@ -25,7 +25,7 @@ def restore(life: Life, choose: Choices) -> None:
         line.restored.add(at)
         return state
 
-    done = line.write(
+    result = line.write(
         choose,
         lambda ds: ds.restore(version),
         build,
@@ -33,7 +33,7 @@ def restore(life: Life, choose: Choices) -> None:
         lancedb=lambda table: table.restore(version),
         rivals=("append", "delete", "configure"),
     )
-    if done and choose.recorded["by"][0] in OTHERS:
+    if result and choose.recorded["by"][0] in OTHERS:
         line.memory["restored by pylance"] = True
         forget_batches(line)
 
@@ -160,8 +160,8 @@ def check_no_unnamed_files(line: Line) -> None:
 
 
 def _tagged(line: Line) -> set[int]:
-    done = set(line.memory.get("consumers", {}).values())
-    return done | {version for tagged, version in line.life.tags.values() if tagged is line}
+    result = set(line.memory.get("consumers", {}).values())
+    return result | {version for tagged, version in line.life.tags.values() if tagged is line}
 
 
 @action(weight=0.7)

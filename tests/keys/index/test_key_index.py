@@ -47,11 +47,11 @@ def test_files_are_read_twice_at_most() -> None:
     table = table_of()
     for number, expected in enumerate([6, 7, 0, 0, 0], 1):
         table, store = watched(table)
-        done = upsert(table, rows(range(0, 300, 7 + number), number), ON_ID)
-        assert done.num_updated == len(range(0, 300, 7 + number))
-        assert done.num_inserted == 0
+        result = upsert(table, rows(range(0, 300, 7 + number), number), ON_ID)
+        assert result.num_updated == len(range(0, 300, 7 + number))
+        assert result.num_inserted == 0
         assert num_read(store) == expected
-        table = done.table
+        table = result.table
 
 
 def test_foreign_files_are_read_each_time() -> None:
@@ -102,10 +102,10 @@ def test_stored_sequences_are_read_once() -> None:
     for number in range(1, 4):
         table = upsert(table, rows(range(300), number), rules).table
     table, store = watched(table)
-    done = upsert(table, rows([3, 4, 299], 2), rules)
-    assert (done.num_late, done.num_updated) == (3, 0)
-    done = upsert(done.table, rows([3, 4, 299], 9), rules)
-    assert (done.num_late, done.num_updated) == (0, 3)
+    result = upsert(table, rows([3, 4, 299], 2), rules)
+    assert (result.num_late, result.num_updated) == (3, 0)
+    result = upsert(result.table, rows([3, 4, 299], 9), rules)
+    assert (result.num_late, result.num_updated) == (0, 3)
     assert num_read(store) == 0
 
 
@@ -132,14 +132,14 @@ def test_the_newest_row_wins_after_any_history(seed: int, *, nested: bool) -> No
         sequences = dice.integers(0, 3 * step + 1, len(keys)).tolist()
         action = dice.choice(["upsert"] * 7 + ["delete", "restore", "compact", "set", "widen"])
         if action == "upsert":
-            done = upsert(ds.table, batch(keys, sequences, f"{step}"), rules)
-            ds = lance_stream.Dataset(done.table)
+            outcome = upsert(ds.table, batch(keys, sequences, f"{step}"), rules)
+            ds = lance_stream.Dataset(outcome.table)
             newer = {
                 key: (sequence, f"{step}")
                 for key, sequence in zip(keys, sequences, strict=True)
                 if key not in model or model[key][0] <= sequence
             }
-            assert done.num_late == len(keys) - len(newer)
+            assert outcome.num_late == len(keys) - len(newer)
             model = {**model, **newer}
         elif action == "delete":
             ds = ds.delete(f"id % 5 = {step % 5}")
@@ -174,11 +174,11 @@ def test_other_writers_rows_are_found(tmp_path: Any) -> None:
         table = upsert(table, rows(range(300), number), ON_ID).table
     ds = lance_stream.Dataset(table).append(rows(range(300, 310), 0)).delete("id < 'key 10000'")
     ds = ds.compact()
-    done = upsert(ds.table, rows(range(320), 5), ON_ID)
-    stored = lance_stream.Dataset(done.table).to_table().to_pydict()
+    result = upsert(ds.table, rows(range(320), 5), ON_ID)
+    stored = lance_stream.Dataset(result.table).to_table().to_pydict()
     assert sorted(stored["id"]) == sorted(rows(range(320), 0)["id"].to_pylist())
     assert set(stored["x"]) == {5}
-    assert done.num_inserted == 320 - done.num_updated > 10
+    assert result.num_inserted == 320 - result.num_updated > 10
 
 
 @pytest.mark.parametrize("bits", [0, 3])
@@ -194,9 +194,9 @@ def test_keys_with_equal_hashes_stay_apart(bits: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(key_words, "hash_keys", weak)
     table = table_of()
     for number in range(1, 5):
-        done = upsert(table, rows(range(0, 320, 3), number), ON_ID)
-        assert done.num_updated == len(range(0, 320 if number > 1 else 300, 3))
-        table = done.table
+        result = upsert(table, rows(range(0, 320, 3), number), ON_ID)
+        assert result.num_updated == len(range(0, 320 if number > 1 else 300, 3))
+        table = result.table
 
 
 def test_trailing_zero_bytes_distinguish_keys() -> None:

@@ -43,9 +43,9 @@ def _no_warnings(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def num_reads_of_an_upsert(table: TableVersion) -> int:
     """Return how often an upsert of 310 keys reads data files; the table has 300 of them."""
     table, store = watched(table)
-    done = upsert(table, rows(range(310), 99), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (300, 10)
-    assert lance_stream.Dataset(done.table).count_rows() == 310
+    result = upsert(table, rows(range(310), 99), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (300, 10)
+    assert lance_stream.Dataset(result.table).count_rows() == 310
     return num_read(store)
 
 
@@ -118,8 +118,8 @@ def test_composite_keys_are_remapped() -> None:
     ds = ds.compact()
     restart()
     table, store = watched(ds.table)
-    done = lance_stream.Dataset(table).upsert(rows(range(60), 0), ["id", "seq"])
-    assert done.count_rows() == ds.count_rows() == 300
+    result = lance_stream.Dataset(table).upsert(rows(range(60), 0), ["id", "seq"])
+    assert result.count_rows() == ds.count_rows() == 300
     assert num_read(store) == 0
 
 
@@ -136,8 +136,8 @@ def test_concurrently_deleted_rows_stay_deleted() -> None:
     num_rows = deleted.count_rows()
     assert commit_prepared(prepared).num_removed
     table, store = watched(lance_stream.open_dataset(table.store.uri).table)
-    done = upsert(table, rows(range(300), 8), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (num_rows, 300 - num_rows)
+    result = upsert(table, rows(range(300), 8), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (num_rows, 300 - num_rows)
     assert num_read(store) == 0
 
 
@@ -164,9 +164,9 @@ def test_uncommitted_compactions_are_harmless() -> None:
     prepared.delete_files(table.store)
     for number in range(3):
         restart()
-        done = upsert(table, rows(range(300), number), ON_ID)
-        assert (done.num_updated, done.num_inserted) == (300, 0)
-        table = done.table
+        result = upsert(table, rows(range(300), number), ON_ID)
+        assert (result.num_updated, result.num_inserted) == (300, 0)
+        table = result.table
 
 
 def test_batches_do_not_wait_for_compactions() -> None:
@@ -187,12 +187,12 @@ def test_batches_do_not_wait_for_compactions() -> None:
     thread.start()
     try:
         assert writes.wait(60)
-        done = upsert(table, rows(range(40), 8), ON_ID)
+        result = upsert(table, rows(range(40), 8), ON_ID)
         assert thread.is_alive()
     finally:
         goes_on.set()
         thread.join()
-    assert done.num_updated == 40
+    assert result.num_updated == 40
     table = commit_prepared(prepared[0]).table
     assert num_reads_of_an_upsert(table) == 0
 
@@ -326,8 +326,8 @@ def test_concurrent_compactions_lose_no_key(seed: int, monkeypatch: pytest.Monke
         nonlocal num_compactions
         try:
             while not is_over.is_set():
-                done = commit_prepared(prepare(lance_stream.open_dataset(uri).table))
-                num_compactions += bool(done.num_removed)
+                result = commit_prepared(prepare(lance_stream.open_dataset(uri).table))
+                num_compactions += bool(result.num_removed)
         except Exception as error:
             errors.append(error)
 
@@ -337,9 +337,9 @@ def test_concurrent_compactions_lose_no_key(seed: int, monkeypatch: pytest.Monke
         model: dict[str, int] = {}
         for number in range(30):
             some = rows(dice.sample(range(300), dice.randrange(1, 80)), number)
-            done = upsert(lance_stream.open_dataset(uri).table, some, ON_ID)
+            result = upsert(lance_stream.open_dataset(uri).table, some, ON_ID)
             names = some["id"].to_pylist()
-            assert done.num_inserted == len(set(names) - set(model))
+            assert result.num_inserted == len(set(names) - set(model))
             model |= dict.fromkeys(names, number)
     finally:
         is_over.set()

@@ -51,8 +51,8 @@ def test_new_processes_read_no_indexed_key() -> None:
     before its first batch.
     """
     table, store = watched(indexed(table_of()))
-    done = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (43, 2)
+    result = upsert(table, rows(range(0, 310, 7), 9), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (43, 2)
     assert num_read(store) <= 3  # those of the first upserts, of a row each
     index = key_index.key_index_of(table, ["id"])
     assert index.num_saved_runs == 1
@@ -104,9 +104,9 @@ def test_refused_runs_are_logged_and_retried(
     store = WatchedStore(table.store, before=refuse)
     table = replace(table, store=store)
     for number in range(1, 6):
-        done = upsert(replace(table, store=store), rows(range(0, 300, 3), number), ON_ID)
-        assert done.num_updated == 100
-        table = done.table
+        result = upsert(replace(table, store=store), rows(range(0, 300, 3), number), ON_ID)
+        assert result.num_updated == 100
+        table = result.table
     assert len([path for call, path in store.calls if "key_index" in path and "open" in call]) == 1
     assert not runs_of(table)
     assert caplog.text.count("cannot write a run") == 1
@@ -167,8 +167,8 @@ def test_runs_of_other_indices_are_not_merged() -> None:
     store.delete(foreign)
     merge_runs(table, ["id"], listed.seeds, group)
     restart()
-    done = upsert(table, rows(range(200), 1), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (200, 0)
+    result = upsert(table, rows(range(200), 1), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (200, 0)
 
 
 def footer_of(store: Store, path: str) -> RunFooter:
@@ -190,8 +190,8 @@ def test_processes_share_their_runs() -> None:
     assert len(runs_of(ds.table)) == 2
     key_index._indices.put((ds.table.store.uri, ((0, "string"),)), ours)  # the first one again
     table, store = watched(ds.table)
-    done = upsert(table, rows(range(300, 400), 9), ON_ID)
-    assert done.num_updated == 100
+    result = upsert(table, rows(range(300, 400), 9), ON_ID)
+    assert result.num_updated == 100
     assert num_read(store) <= 3
     assert ours.num_saved_runs == 2
 
@@ -207,8 +207,8 @@ def test_indices_of_other_keys_stay_separate() -> None:
     index = key_index.key_index_of(table, ["id", "seq"])
     assert index.num_saved_runs
     assert all(run.footer.columns.field_ids == (0, 1) for run in index._saved.values())
-    done = upsert(table, rows(range(300), 2), ON_ID)
-    assert done.num_updated == ds.count_rows() > 300  # an id has several rows now
+    result = upsert(table, rows(range(300), 2), ON_ID)
+    assert result.num_updated == ds.count_rows() > 300  # an id has several rows now
 
 
 def test_cleanup_removes_runs_of_removed_files() -> None:
@@ -253,9 +253,9 @@ def test_damaged_runs_are_not_used(what: str) -> None:
         other = indexed(table_of())
         table.store.write(path, bytes(other.store.read(runs_of(other)[0])))
     for number in range(1, 4):
-        done = upsert(table, rows(range(305), number), ON_ID)
-        assert done.num_updated == (300 if number == 1 else 305)
-        table = done.table
+        result = upsert(table, rows(range(305), number), ON_ID)
+        assert result.num_updated == (300 if number == 1 else 305)
+        table = result.table
 
 
 def test_runs_damaged_after_opening_are_unused() -> None:
@@ -266,8 +266,8 @@ def test_runs_damaged_after_opening_are_unused() -> None:
     data = bytearray(table.store.read(path))
     data[: len(data) // 2] = bytes(len(data) // 2)
     table.store.write(path, bytes(data))
-    done = upsert(table, rows(range(300), 6), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (300, 0)
+    result = upsert(table, rows(range(300), 6), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (300, 0)
     assert path not in runs_of(table)  # so that no process tries again
 
 
@@ -339,9 +339,9 @@ def test_full_disks_fall_back_to_memory(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(run_files, "_MAX_OF_FREE", 0.0)
     for number in range(1, 5):
         table, store = watched(table)
-        done = upsert(table, rows(range(300), number), ON_ID)
-        assert done.num_updated == 300
-        table = done.table
+        result = upsert(table, rows(range(300), number), ON_ID)
+        assert result.num_updated == 300
+        table = result.table
     assert key_index.key_index_of(table, ["id"]).num_saved_runs == 0
     assert num_read(store) == 0  # what is remembered stays in memory
 
@@ -561,11 +561,11 @@ def test_histories_survive_a_damaged_index(seed: int, monkeypatch: pytest.Monkey
         some = dice.sample(range(300), dice.randrange(1, 60))
         if step == "upsert":
             disturbed = with_suffering(ds.table, dice, old_runs)
-            done = upsert(disturbed, rows(some, number), ON_ID)
+            result = upsert(disturbed, rows(some, number), ON_ID)
             names = rows(some, number)["id"].to_pylist()
-            assert done.num_inserted == len(set(names) - set(model))
-            num_matches += done.num_updated
-            ds = lance_stream.Dataset(replace(done.table, store=ds.table.store))
+            assert result.num_inserted == len(set(names) - set(model))
+            num_matches += result.num_updated
+            ds = lance_stream.Dataset(replace(result.table, store=ds.table.store))
             model = model | dict.fromkeys(names, number)
         elif step == "append":
             new = [key for key in some if rows([key], 0)["id"][0].as_py() not in model]
@@ -704,9 +704,9 @@ def test_runs_with_duplicate_rows_are_not_used(forged: str) -> None:
     keys = Keys(run.words[at], None if run.others is None else run.others[at], rows_of)
     encoder = RunEncoder(footer.columns, footer.files)
     table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
-    done = upsert(table, rows(range(300), 6), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (300, 0)
-    assert lance_stream.Dataset(done.table).count_rows() == 300
+    result = upsert(table, rows(range(300), 6), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (300, 0)
+    assert lance_stream.Dataset(result.table).count_rows() == 300
     assert path not in runs_of(table)
 
 
@@ -724,8 +724,8 @@ def test_runs_with_too_many_duplicates_are_skipped(monkeypatch: pytest.MonkeyPat
     encoder = RunEncoder(footer.columns, footer.files)
     table.store.write(path, b"".join([*encoder.add(keys), *encoder.end()]))
     monkeypatch.setattr(run_files, "MAX_HITS", 299)
-    done = upsert(table, rows(range(300), 6), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (300, 0)
+    result = upsert(table, rows(range(300), 6), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (300, 0)
     assert path in runs_of(table)  # its keys may be equal
 
 
@@ -776,5 +776,5 @@ def test_failed_listings_cost_only_time() -> None:
     assert len(index.lacking(failing)) == len(table.manifest.fragments)
     assert run_files.indexed_columns(failing.store) == []
     assert run_files.indexed_columns(table.store) != []
-    done = upsert(failing, rows(range(0, 310, 7), 9), ON_ID)
-    assert (done.num_updated, done.num_inserted) == (43, 2)
+    result = upsert(failing, rows(range(0, 310, 7), 9), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (43, 2)

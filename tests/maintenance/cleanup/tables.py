@@ -76,11 +76,11 @@ def on(ds: Dataset, store: WatchedStore) -> Dataset:
 
 def at_first(event: Callable[[str, str], bool], act: Callable[[], object]) -> Callable[..., None]:
     """Return a watch that acts at the first call of a kind."""
-    done: list[bool] = []
+    results: list[bool] = []
 
     def watch(call: str, path: str) -> None:
-        if not done and event(call, path):
-            done.append(True)
+        if not results and event(call, path):
+            results.append(True)
             act()
 
     return watch

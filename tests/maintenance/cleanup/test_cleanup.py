@@ -65,8 +65,8 @@ def test_a_dry_run_predicts_the_cleanup() -> None:
     report = ds.cleanup(retain_versions=3, dry_run=True)
     assert paths_of(ds) == before
     assert report.is_dry_run
-    done = ds.cleanup(retain_versions=3)
-    assert replace(report, is_dry_run=False) == done
+    result = ds.cleanup(retain_versions=3)
+    assert replace(report, is_dry_run=False) == result
     assert str(report).startswith("would remove")
 
 

@@ -177,10 +177,10 @@ def test_many_batches_leave_little_behind(num_rows: int) -> None:
         model.update(dict.fromkeys(ids, number))
         if compaction.after_batch(number, partial(open_newest, ds.uri), lookup_seconds=0.0):
             assert compaction.wait(PATIENCE)
-            done = compaction.last_round
-            if done is not None:
-                assert done.error is None
-                begun.append(done.reason)
+            last_round = compaction.last_round
+            if last_round is not None:
+                assert last_round.error is None
+                begun.append(last_round.reason)
     final = lance_stream.open_dataset(ds.uri)
     assert {row["id"]: row["x"] for row in final.to_table().to_pylist()} == model
     assert verify(final.table) == []

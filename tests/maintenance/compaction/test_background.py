@@ -91,9 +91,9 @@ def test_rounds_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None
     ds = new_table().append(rows(*range(1000))).append(rows(*range(1000, 2000)))
     with caplog.at_level(logging.INFO, "lance_stream.compaction"):
         compaction.after_batch(0, newest(ds))
-        done = last_round(compaction)
+        result = last_round(compaction)
     (line,) = caplog.messages
-    assert f"version={done.version}, num_removed=2, num_added=1" in line
+    assert f"version={result.version}, num_removed=2, num_added=1" in line
     assert len(line) < 500
 
 
@@ -140,9 +140,9 @@ def test_batches_continue_during_a_compaction() -> None:
         # the files are there soon, but the batch is not over
         assert not compaction.wait(0.2)
         ds = ds.upsert(rows(2, x=2), on=["id"])
-    done = last_round(compaction)
-    assert (done.num_removed, done.num_added, done.version) == (4, 1, ds.version + 1)
-    result = lance_stream.open_dataset(ds.uri, version=done.version)
+    outcome = last_round(compaction)
+    assert (outcome.num_removed, outcome.num_added, outcome.version) == (4, 1, ds.version + 1)
+    result = lance_stream.open_dataset(ds.uri, version=outcome.version)
     expected = sorted(ds.to_table().to_pylist(), key=lambda row: row["id"])
     assert sorted(result.to_table().to_pylist(), key=lambda row: row["id"]) == expected
     assert result.changes(ds.version).read_all().num_rows == 0
@@ -166,11 +166,11 @@ def test_back_to_back_batches_admit_commits() -> None:
     try:
         assert in_batch.wait(PATIENCE)
         compaction.after_batch(1, newest(ds))
-        done = last_round(compaction)
+        result = last_round(compaction)
     finally:
         stop.set()
         stream.join()
-    assert done.num_removed == 2
+    assert result.num_removed == 2
 
 
 def test_parallel_batches_do_not_deadlock() -> None:
@@ -421,10 +421,10 @@ def test_exiting_mid_compaction_leaves_no_file(tmp_path: Path) -> None:
         compaction.after_batch(0, lambda: lance_stream.open_dataset({uri!r}).table, write)
         writing.wait()
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "one of 2\n", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "one of 2\n", "")
     assert num_files(ds.table) == before
     assert ds.table.log.latest() == ds.version

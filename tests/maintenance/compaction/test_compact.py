@@ -95,15 +95,15 @@ def sizes(table: TableVersion) -> list[tuple[int, int]]:
 def commit_and_check(prepared: PreparedCompaction, **options: Any) -> CompactionResult:
     before = newest_version_of(prepared.table)
     expected = content(before)
-    done = commit_prepared(prepared, **options)
-    assert content(done.table) == expected
-    assert verify(done.table) == []
-    assert files_of_no_version(done.table) == set()
-    if done.table.version > before.version:
-        assert stated_ids(done.table) == added_ids(before, done.table)
+    result = commit_prepared(prepared, **options)
+    assert content(result.table) == expected
+    assert verify(result.table) == []
+    assert files_of_no_version(result.table) == set()
+    if result.table.version > before.version:
+        assert stated_ids(result.table) == added_ids(before, result.table)
         if before.has_stable_row_ids:
-            assert feed(done.table, before.version) == 0
-    return done
+            assert feed(result.table, before.version) == 0
+    return result
 
 
 def stated_ids(table: TableVersion) -> set[int]:
@@ -122,10 +122,10 @@ def added_ids(before: TableVersion, after: TableVersion) -> set[int]:
 def test_compaction_changes_only_the_fragments() -> None:
     """Readers of rows and of the feed must not notice a compaction."""
     table = new_table()
-    done = commit_and_check(prepare(table, RULES))
-    assert (done.num_removed, done.num_added, done.num_abandoned) == (3, 1, 0)
-    assert sizes(done.table) == [(9, 9)]
-    assert done.table.version == table.version + 1
+    result = commit_and_check(prepare(table, RULES))
+    assert (result.num_removed, result.num_added, result.num_abandoned) == (3, 1, 0)
+    assert sizes(result.table) == [(9, 9)]
+    assert result.table.version == table.version + 1
 
 
 @pytest.mark.parametrize("stable_row_ids", [True, False])
@@ -151,9 +151,9 @@ def test_concurrent_deletes_survive_the_rewrite(
     table = new_table(stable_row_ids=stable_row_ids)
     prepared = prepare(table, RULES)
     act(Dataset(table))
-    done = commit_and_check(prepared)
-    assert sizes(done.table) == expected
-    assert done.num_abandoned == 0
+    result = commit_and_check(prepared)
+    assert sizes(result.table) == expected
+    assert result.num_abandoned == 0
 
 
 def test_concurrent_deletes_find_their_new_fragment() -> None:
@@ -168,8 +168,8 @@ def test_concurrent_deletes_find_their_new_fragment() -> None:
     wide.delete_files(table.store)
     prepared.delete_files(table.store)
     Dataset(table).delete("id IN (0, 8, 9)")
-    done = commit_and_check(halves)
-    assert sizes(done.table) == [(4, 3), (4, 2)]
+    result = commit_and_check(halves)
+    assert sizes(result.table) == [(4, 3), (4, 2)]
 
 
 def test_fully_deleted_new_fragments_are_dropped() -> None:
@@ -177,9 +177,9 @@ def test_fully_deleted_new_fragments_are_dropped() -> None:
     table = compact(new_table()).table
     prepared = prepare(table, CompactionRules(3, max_deleted_fraction=-1.0))
     Dataset(table).delete("id IN (0, 2, 3)")
-    done = commit_and_check(prepared)
-    assert sizes(done.table) == [(3, 3), (3, 3)]
-    assert (done.num_removed, done.num_added) == (1, 2)
+    result = commit_and_check(prepared)
+    assert sizes(result.table) == [(3, 3), (3, 3)]
+    assert (result.num_removed, result.num_added) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_changed_fragments_stay_uncompacted(act: Act, expected: list[tuple[int, 
     table = new_table()
     prepared = prepare(table, RULES)
     act(Dataset(table))
-    done = commit_and_check(prepared)
-    assert sizes(done.table) == expected
+    result = commit_and_check(prepared)
+    assert sizes(result.table) == expected
 
 
 @pytest.mark.parametrize(
@@ -213,9 +213,9 @@ def test_useless_groups_are_abandoned(act: Act) -> None:
     table = new_table()
     prepared = prepare(table, RULES)
     newest = act(Dataset(table)).version
-    done = commit_and_check(prepared)
-    assert (done.num_removed, done.num_added, done.num_abandoned) == (0, 0, 1)
-    assert done.table.version == newest
+    result = commit_and_check(prepared)
+    assert (result.num_removed, result.num_added, result.num_abandoned) == (0, 0, 1)
+    assert result.table.version == newest
 
 
 def test_groups_are_abandoned_independently() -> None:
@@ -225,8 +225,8 @@ def test_groups_are_abandoned_independently() -> None:
     prepared = prepare(table, RULES)
     assert len(prepared.groups) == 2
     Dataset(table).delete("id >= 120")
-    done = commit_and_check(prepared)
-    assert (done.num_removed, done.num_added, done.num_abandoned) == (3, 1, 1)
+    result = commit_and_check(prepared)
+    assert (result.num_removed, result.num_added, result.num_abandoned) == (3, 1, 1)
 
 
 def meddling(*acts: Act) -> Callable[[Sequence[RewriteTask]], Iterator[list[Fragment]]]:
@@ -251,11 +251,11 @@ def test_abandoned_groups_are_planned_again() -> None:
         lambda ds: ds.delete("id IN (0, 2, 3, 4, 5)"),
         lambda ds: ds.delete("id = 6"),
     )
-    done = compact(table, write=write)
-    assert sizes(done.table) == [(4, 3)]
-    assert [row["id"] for row in content(done.table)] == [7, 8, 9]
-    assert (done.num_removed, done.num_added) == (1, 1)
-    assert files_of_no_version(done.table) == set()
+    result = compact(table, write=write)
+    assert sizes(result.table) == [(4, 3)]
+    assert [row["id"] for row in content(result.table)] == [7, 8, 9]
+    assert (result.num_removed, result.num_added) == (1, 1)
+    assert files_of_no_version(result.table) == set()
 
 
 def test_planning_attempts_are_limited() -> None:
@@ -283,17 +283,17 @@ def test_large_compactions_commit_in_between() -> None:
     table, before = ds.table, content(ds.table)
     write = meddling(lambda ds: ds.append(rows(90)), lambda ds: ds.delete("id = 12"))
     maximum = 4 * max(bytes_of_fragments(table))
-    done = compact(table, 8, write, bytes_per_commit=maximum)
-    versions = Dataset(done.table).versions()
+    result = compact(table, 8, write, bytes_per_commit=maximum)
+    versions = Dataset(result.table).versions()
     assert [version.operation for version in versions].count("Rewrite") > 2
-    assert [row for row in content(done.table) if row["id"] != 90] == [
+    assert [row for row in content(result.table) if row["id"] != 90] == [
         row for row in before if row["id"] != 12
     ]
-    assert (1, 1) in sizes(done.table)  # what was added meanwhile waits for the next compaction
-    assert done.num_removed > done.num_added
-    assert verify(done.table) == []
-    assert files_of_no_version(done.table) == set()
-    assert feed(done.table, table.version) == 2
+    assert (1, 1) in sizes(result.table)  # what was added meanwhile waits for the next compaction
+    assert result.num_removed > result.num_added
+    assert verify(result.table) == []
+    assert files_of_no_version(result.table) == set()
+    assert feed(result.table, table.version) == 2
 
 
 def test_partial_commits_reach_the_same_result() -> None:
@@ -302,9 +302,9 @@ def test_partial_commits_reach_the_same_result() -> None:
     for first in range(10, 30, 2):
         ds = ds.append(rows(first, first + 1))
     maximum = 5 * max(bytes_of_fragments(ds.table))
-    done = compact(ds.table, 8, bytes_per_commit=maximum)
-    assert compact(done.table, 8, bytes_per_commit=maximum).num_removed == 0
-    assert compact(done.table, 8).num_removed == 0
+    result = compact(ds.table, 8, bytes_per_commit=maximum)
+    assert compact(result.table, 8, bytes_per_commit=maximum).num_removed == 0
+    assert compact(result.table, 8).num_removed == 0
 
 
 def test_failures_keep_earlier_commits() -> None:
@@ -333,8 +333,8 @@ def test_unchanged_deletion_files_are_read_once() -> None:
     table = new_table()
     clear_deleted_offsets()
     store = WatchedStore(table.store)
-    done = commit_prepared(prepare(watched(table, store), RULES))
-    assert done.num_removed == 3
+    result = commit_prepared(prepare(watched(table, store), RULES))
+    assert result.num_removed == 3
     read = [path for call, path in store.calls if call.startswith("read")]
     assert len([path for path in read if path.startswith("_deletions")]) == 1
 
@@ -360,14 +360,14 @@ def test_commits_follow_a_faster_writer() -> None:
 
     prepared = prepare(table, RULES)
     store = WatchedStore(table.store, before=overtake)
-    done = commit_prepared(
+    result = commit_prepared(
         PreparedCompaction(watched(table, store), prepared.groups), environment=make_environment()
     )
     assert acts == []
-    assert done.table.version == table.version + 6
-    assert sizes(done.table) == [(1, 1), (1, 1), (9, 7)]
-    assert stated_ids(done.table) == added_ids(checkout(table, table.version + 5), done.table)
-    assert [row["id"] for row in content(done.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
+    assert result.table.version == table.version + 6
+    assert sizes(result.table) == [(1, 1), (1, 1), (9, 7)]
+    assert stated_ids(result.table) == added_ids(checkout(table, table.version + 5), result.table)
+    assert [row["id"] for row in content(result.table)] == [2, 3, 5, 6, 7, 8, 9, 20, 21]
     assert files_of_no_version(newest_version_of(table)) == set()
     assert verify(newest_version_of(table)) == []
 
@@ -385,14 +385,14 @@ def test_appends_that_take_ids_delay_compactions() -> None:
             Dataset(table).append(appends.pop())
 
     store = WatchedStore(table.store, before=overtake)
-    done = commit_prepared(
+    result = commit_prepared(
         PreparedCompaction(watched(table, store), prepare(table, RULES).groups),
         environment=make_environment(),
     )
-    assert sizes(done.table) == [(1, 1), (1, 1), (9, 9)]
-    assert stated_ids(done.table) == {5}
-    assert files_of_no_version(done.table) == set()
-    assert verify(done.table) == []
+    assert sizes(result.table) == [(1, 1), (1, 1), (9, 9)]
+    assert stated_ids(result.table) == {5}
+    assert files_of_no_version(result.table) == set()
+    assert verify(result.table) == []
 
 
 def test_commit_attempts_take_separate_turns() -> None:
@@ -481,10 +481,10 @@ def test_lost_responses_are_not_failures() -> None:
             raise OSError("the answer got lost")
 
     store = WatchedStore(table.store, after=fail)
-    done = commit_prepared(
+    result = commit_prepared(
         PreparedCompaction(watched(table, store), prepared.groups), environment=make_environment()
     )
-    assert sizes(done.table) == [(9, 9)]
+    assert sizes(result.table) == [(9, 9)]
     assert files_of_no_version(newest_version_of(table)) == set()
 
 

@@ -135,9 +135,9 @@ def test_concurrent_deletes_find_reordered_rows(target_rows: int) -> None:
     ds = ds.upsert(rows(dice.sample(range(2000), 200), "beside"), on="id")
     ds = ds.delete("id % 31 = 7")
     expected = content(ds)
-    done = commit_prepared(prepared)
+    result = commit_prepared(prepared)
     after = Dataset(newest_version_of(ds.table))
-    assert done.num_removed > 1
+    assert result.num_removed > 1
     assert after.version == ds.version + 1
     assert content(after) == expected
     assert verify(after.table) == []
@@ -250,7 +250,7 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
         for batch in table.slice(start, stop - start).to_batches()
     ]
     num_read = num_written = 0
-    done = []
+    results = []
 
     def read() -> Iterator[pa.RecordBatch]:
         nonlocal num_read
@@ -261,8 +261,8 @@ def test_batches_are_written_in_the_new_order(seed: int) -> None:
 
     for batch in reordered(read(), order):
         num_written += batch.num_rows
-        done.append(batch)
-    assert pa.Table.from_batches(done).equals(table.take(pa.array(order)))
+        results.append(batch)
+    assert pa.Table.from_batches(results).equals(table.take(pa.array(order)))
 
 
 @pytest.mark.parametrize("index", [pa.int8(), pa.int32()])

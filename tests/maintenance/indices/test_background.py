@@ -52,12 +52,12 @@ def test_child_processes_update_indices(uri: str, newest: Callable[[], TableVers
         ds = lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
     assert indexing.wait(60)
-    done = indexing.last_round
-    assert done is not None
-    assert done.error is None
-    assert done.version == ds.version + 1
-    assert done.reasons["id_idx"] == "id_idx lacks 30 rows (33.3%)"
-    assert done.seconds["build"] > 0
+    last_round = indexing.last_round
+    assert last_round is not None
+    assert last_round.error is None
+    assert last_round.version == ds.version + 1
+    assert last_round.reasons["id_idx"] == "id_idx lacks 30 rows (33.3%)"
+    assert last_round.seconds["build"] > 0
     assert missing(uri) == {0}
     assert lance.dataset(uri).to_table(filter="id = 77").num_rows == 1
 
@@ -79,10 +79,10 @@ def test_rounds_without_work_hide_no_other(uri: str) -> None:
     work.
     """
     indexing = BackgroundIndexing(RefreshPolicy(rows=31))
-    done = IndexRound(reasons={"id_idx": "rows"})
-    for outcome in (done, IndexRound()):
+    result = IndexRound(reasons={"id_idx": "rows"})
+    for outcome in (result, IndexRound()):
         indexing._report(outcome)
-    assert indexing.last_round is done
+    assert indexing.last_round is result
 
 
 def test_batches_do_not_wait_for_the_work(
@@ -294,8 +294,8 @@ indexing.after_batch(lambda: lance_stream.open_dataset(sys.argv[1]).table)
 def test_ending_programs_stop_the_work(uri: str) -> None:
     """A daemon thread with a child process must not delay or disturb the end of the program."""
     start = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", PROGRAM, uri], capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
+    process = subprocess.run([sys.executable, "-c", PROGRAM, uri], capture_output=True, timeout=60)
+    assert (process.returncode, process.stderr) == (0, b"")
     assert time.monotonic() - start < 30
     assert lance_stream.open_dataset(uri).count_rows() == 90
     assert lance.dataset(uri).count_rows("id >= 60") == 30
@@ -308,16 +308,16 @@ def test_damaged_indices_do_not_block_others(
     gate.is_open.set()
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
-    done = append_and_index(uri, indexing, 60, 90)
-    assert done is not None
-    assert set(done.reasons) == {"id_idx", "g_idx"}
-    assert set(done.problems) == {"g_idx"}
-    assert done.version == newest().version
+    result = append_and_index(uri, indexing, 60, 90)
+    assert result is not None
+    assert set(result.reasons) == {"id_idx", "g_idx"}
+    assert set(result.problems) == {"g_idx"}
+    assert result.version == newest().version
     assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
     assert "the index g_idx was not updated; the stream continues" in caplog.text
     outcomes = indexing.take_outcomes()
     assert outcomes["id_idx"] == "fresh"
-    assert outcomes["g_idx"] == done.problems["g_idx"]
+    assert outcomes["g_idx"] == result.problems["g_idx"]
     assert indexing.take_outcomes() == {}
 
 
@@ -329,9 +329,9 @@ def test_damaged_indices_are_retried_later(uri: str, gate: Gate) -> None:
     damage(uri, "g_idx")
     indexing = BackgroundIndexing(ANY_ROW)
     for number in range(60, 90, 10):
-        done = append_and_index(uri, indexing, number, number + 10)
-        assert done is not None
-        assert set(done.reasons) == ({"id_idx", "g_idx"} if number == 60 else {"id_idx"})
+        result = append_and_index(uri, indexing, number, number + 10)
+        assert result is not None
+        assert set(result.reasons) == ({"id_idx", "g_idx"} if number == 60 else {"id_idx"})
     lance.dataset(uri).create_scalar_index("g", "BITMAP")  # it is another one now
     append_and_index(uri, indexing, 90, 100)
     assert missing(uri) == {0}
@@ -353,10 +353,10 @@ def test_crashing_indices_do_not_block_others(uri: str, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(child, "_PROGRAM", program)
     indexing = BackgroundIndexing(ANY_ROW)
-    done = append_and_index(uri, indexing, 60, 90)
-    assert done is not None
-    assert done.error is None
-    assert "ended with code -9" in done.problems["g_idx"]
+    result = append_and_index(uri, indexing, 60, 90)
+    assert result is not None
+    assert result.error is None
+    assert "ended with code -9" in result.problems["g_idx"]
     assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
 
 

@@ -108,9 +108,9 @@ def test_unknown_index_kinds_are_reported(uri: str, gate: Gate) -> None:
     gate.is_open.set()
     edit_index(uri, "g_idx", details=("/lance.table.MadeUpIndexDetails", b""))
     lance_stream.open_dataset(uri).append(rows(60, 90))
-    done = round_of(uri)
-    assert done is not None
-    assert set(done.problems) == {"g_idx"}
+    result = round_of(uri)
+    assert result is not None
+    assert set(result.problems) == {"g_idx"}
     assert missing_by_name(uri) == {"g_idx": 30, "id_idx": 0}
 
 
@@ -119,10 +119,10 @@ def test_panics_of_pylance_are_reported(uri: str, gate: Gate) -> None:
     gate.is_open.set()
     edit_index(uri, "g_idx", fragment_bitmap=b"")
     lance_stream.open_dataset(uri).append(rows(60, 90))
-    done = round_of(uri)
-    assert done is not None
-    assert done.error is None
-    assert done.problems == {"id_idx": "not implemented"}
+    result = round_of(uri)
+    assert result is not None
+    assert result.error is None
+    assert result.problems == {"id_idx": "not implemented"}
     assert missing_by_name(uri) == {"g_idx": None, "id_idx": 30}
 
 
@@ -141,10 +141,10 @@ def test_damaged_index_files_are_reported(uri: str, gate: Gate, name: str, damag
             {"emptied": b"", "cut": data[: len(data) // 2], "garbled": garbled}[damage]
         )
     lance_stream.open_dataset(uri).append(rows(60, 90))
-    done = round_of(uri)
-    assert done is not None
-    assert done.error is None
-    assert set(done.problems) == {name}
+    result = round_of(uri)
+    assert result is not None
+    assert result.error is None
+    assert set(result.problems) == {name}
     missing = missing_by_name(uri)
     assert missing.pop(name) == 30
     assert set(missing.values()) == {0}
@@ -164,9 +164,9 @@ def test_indices_on_struct_fields_stay_correct(
     if is_emptied:
         lance_stream.open_dataset(uri).delete("true").compact()
     lance_stream.open_dataset(uri).append(table)
-    done = round_of(uri)
-    assert done is not None
-    assert set(done.problems) == ({"city_idx"} if is_emptied else set())
+    result = round_of(uri)
+    assert result is not None
+    assert set(result.problems) == ({"city_idx"} if is_emptied else set())
     assert missing_by_name(uri)["id_idx"] == 0
     assert lance.dataset(uri).count_rows("place.city = 'Ulm'") == 2 - is_emptied
 
@@ -177,9 +177,9 @@ def test_empty_tables_need_no_round(uri: str, gate: Gate) -> None:
     lance_stream.open_dataset(uri).delete("true")
     assert round_of(uri) is None
     lance_stream.open_dataset(uri).append(rows(60, 90))
-    done = round_of(uri)
-    assert done is not None
-    assert done.problems == {}
+    result = round_of(uri)
+    assert result is not None
+    assert result.problems == {}
     assert set(missing_by_name(uri).values()) == {0}
     check(uri)
 
@@ -197,14 +197,14 @@ def test_vector_indices_wait_for_vectors(tmp_path: Path, gate: Gate) -> None:
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     lance_stream.open_dataset(uri).delete("true")
     lance_stream.open_dataset(uri).append(pa.table({"id": range(9), "v": pa.nulls(9, kind)}))
-    done = round_of(uri)
-    assert done is not None
-    assert done.error is None
+    result = round_of(uri)
+    assert result is not None
+    assert result.error is None
     assert missing_by_name(uri)["id_idx"] == 0
     lance_stream.open_dataset(uri).append(pa.table({"id": range(300), "v": vectors}))
-    done = round_of(uri)
-    assert done is not None
-    assert done.problems == {}
+    result = round_of(uri)
+    assert result is not None
+    assert result.problems == {}
     assert set(missing_by_name(uri).values()) == {0}
 
 

@@ -82,7 +82,7 @@ def test_killed_migrations_can_be_completed(uri: str, before: bool, by_us: bool)
     while True:
         copy = f"{uri}-{number}"
         shutil.copytree(uri, copy)
-        with killed_at(number, before=before) as done:
+        with killed_at(number, before=before) as result:
             migrate_manifest_paths(copy)
         if by_us:
             migrate_manifest_paths(copy)
@@ -90,7 +90,7 @@ def test_killed_migrations_can_be_completed(uri: str, before: bool, by_us: bool)
             lance.dataset(copy, version=1).migrate_manifest_paths_v2()
         assert schemes(copy) == {NamingScheme.V2}
         assert read_by_both(copy) == expected
-        if len(done) <= number:
+        if len(result) <= number:
             break
         number += 1
     assert number == 8

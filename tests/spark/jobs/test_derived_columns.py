@@ -50,13 +50,13 @@ def test_tasks_compute_rows_from_a_stream(spark: SparkSession, tmp_path: Path) -
     vectors = derive(
         spark, uri, VECTOR, embed, "text", function_version="1", setup=load, batch_rows=100
     )
-    done = vectors.run()
-    assert (done.num_computed, done.num_in_place, done.num_commits) == (800, 800, 1)
+    result = vectors.run()
+    assert (result.num_computed, result.num_in_place, result.num_commits) == (800, 800, 1)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="texts")
     changed = [(3, "new text"), (799, "bad"), (900, "x")]
     sink(spark.createDataFrame(changed, "id long, text string"), 0)
-    done = vectors.run()
-    assert (done.num_computed, done.num_failed) == (3, 1)
+    result = vectors.run()
+    assert (result.num_computed, result.num_failed) == (3, 1)
     records = {row["id"]: row for row in lance_stream.open_dataset(uri).to_table().to_pylist()}
     assert len(records) == 801
     for record in records.values():

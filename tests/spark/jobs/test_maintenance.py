@@ -164,13 +164,13 @@ def test_large_compactions_commit_in_between(
         file.size_bytes for fragment in ours.table.manifest.fragments for file in fragment.files
     )
     meddling(monkeypatch, lambda: ours.append(rows(20)), lambda: ours.append(rows(21)))
-    done = compact_table(spark, ours.uri, 4, bytes_per_commit=2 * one)
-    operations = [version.operation for version in done.versions()[ours.version :]]
+    result = compact_table(spark, ours.uri, 4, bytes_per_commit=2 * one)
+    operations = [version.operation for version in result.versions()[ours.version :]]
     assert operations.count("Rewrite") >= 3
     assert operations.count("Append") == 2
-    assert [row for row in content(done) if row["id"] < 20] == before
-    assert [size for _, size in sizes(done)].count(1) == 2  # what was added meanwhile waits
-    assert done.verify() == []
+    assert [row for row in content(result) if row["id"] < 20] == before
+    assert [size for _, size in sizes(result)].count(1) == 2  # what was added meanwhile waits
+    assert result.verify() == []
 
 
 def test_concurrent_writers_keep_their_changes(
@@ -185,12 +185,12 @@ def test_concurrent_writers_keep_their_changes(
         return ds.upsert(rows(0, 5, 30, x="new"), on=["id"]).delete("id IN (7, 8)")
 
     meddling(monkeypatch, lambda: write(ours))
-    done, expected = compact_table(spark, ours.uri, 100), write(theirs)
-    assert content(done) == content(expected)
-    assert done.version == expected.version + 1
-    assert len(sizes(done)) == 2
-    assert done.changes(after=expected.version).read_all().num_rows == 0
-    assert done.verify() == []
+    result, expected = compact_table(spark, ours.uri, 100), write(theirs)
+    assert content(result) == content(expected)
+    assert result.version == expected.version + 1
+    assert len(sizes(result)) == 2
+    assert result.changes(after=expected.version).read_all().num_rows == 0
+    assert result.verify() == []
 
 
 def test_failed_compaction_tasks_leave_no_files(spark: Any, pair: tuple[Dataset, Dataset]) -> None:
@@ -350,13 +350,13 @@ def test_pylance_reads_files_rewritten_by_tasks(
         ds = ds.append(rows(first, first + 1))
     ds = ds.upsert(rows(4, 9, 20, x="updated"), on=["id"]).delete("id = 3")
     theirs = lance.dataset(ds.uri).to_table(with_row_id=stable_row_ids).sort_by("id")
-    done = compact_table(spark, ds.uri, 5)
-    assert len(sizes(done)) <= 3
+    result = compact_table(spark, ds.uri, 5)
+    assert len(sizes(result)) <= 3
     cleanup_table(spark, ds.uri, retain_versions=1, delete_unverified=True)
     after = lance.dataset(ds.uri)
     after.validate()
     assert after.to_table(with_row_id=stable_row_ids).sort_by("id") == theirs
-    assert sorted(after.to_table()["id"].to_pylist()) == sorted(done.to_table()["id"].to_pylist())
+    assert sorted(after.to_table()["id"].to_pylist()) == sorted(result.to_table()["id"].to_pylist())
 
 
 @pytest.mark.nightly
@@ -368,8 +368,8 @@ def test_branches_are_compacted_and_cleaned_up(spark: Any, pair: tuple[Dataset, 
     ours.branches.create("dev")
     branch = lance_stream.open_dataset(uri, branch="dev").append(rows(40)).append(rows(41))
     expected = content(branch)
-    done = compact_table(spark, uri, branch="dev")
-    assert (done.branch, content(done), len(sizes(done))) == ("dev", expected, 1)
+    result = compact_table(spark, uri, branch="dev")
+    assert (result.branch, content(result), len(sizes(result))) == ("dev", expected, 1)
     report = cleanup_table(spark, uri, retain_versions=1, branch="dev")
     assert report.versions
     assert content(lance_stream.open_dataset(uri, branch="dev")) == expected
@@ -383,9 +383,9 @@ def test_tasks_on_s3_receive_storage_options(spark: Any, s3_bucket: Bucket) -> N
     """
     options, uri = s3_bucket.storage_options, f"{s3_bucket.uri}/some tables/t.lance"
     before = content(make_table(uri, storage_options=options))
-    done = compact_table(spark, uri, 4, storage_options=options)
-    assert content(done) == before
-    assert done.verify(deep=True) == []
+    result = compact_table(spark, uri, 4, storage_options=options)
+    assert content(result) == before
+    assert result.verify(deep=True) == []
     report = cleanup_table(spark, uri, retain_versions=1, storage_options=options)
     assert report.num_files["data files"] >= 6
     again = lance_stream.open_dataset(uri, storage_options=options)

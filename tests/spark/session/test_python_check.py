@@ -214,7 +214,7 @@ def test_inactive_environments_are_explained(bare_python: str) -> None:
         for key, value in os.environ.items()
         if not key.startswith(("PYSPARK", "PYTHON", "SPARK"))
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env={
             **environment,
@@ -226,7 +226,7 @@ def test_inactive_environments_are_explained(bare_python: str) -> None:
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(
+    assert process.returncode == 1
+    assert process.stderr.splitlines()[-1].startswith(
         "lance_stream.errors.InvalidInputError: Spark starts its workers with"
     )

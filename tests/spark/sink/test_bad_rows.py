@@ -156,8 +156,8 @@ def test_only_bad_rows_are_quarantined(
             rows = rows.set_column(1, "x", pa.array(x, pa.int16()))
             return rows.set_column(2, "name", rows["name"].fill_null("?"))
 
-        done = lance_stream.replay_quarantine(uri, fix=fix, expect={})
-        assert (done.rows_replayed, done.rows_remaining) == (len(expected_rows), {})
+        result = lance_stream.replay_quarantine(uri, fix=fix, expect={})
+        assert (result.rows_replayed, result.rows_remaining) == (len(expected_rows), {})
         assert lance_stream.open_dataset(uri).count_rows() == sum(map(len, batches))
 
 
@@ -314,8 +314,8 @@ def test_killed_sinks_quarantine_rows_once(
     states = {value.state for value in lance_stream.list_quarantine(uri)}
     assert states <= {"ready"}
     if mode == "append":
-        done = lance_stream.replay_quarantine(uri, expect={})
-        assert done.rows_remaining == {}
+        result = lance_stream.replay_quarantine(uri, expect={})
+        assert result.rows_remaining == {}
         assert sorted(row[1] for row in rows_of(uri)) == [5, 5, 15, 15, 50, 50]
 
 

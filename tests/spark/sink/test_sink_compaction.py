@@ -63,18 +63,18 @@ def test_tasks_merge_fragments_like_the_driver(
     prepared = prepare(ds.table, CompactionRules(4), write)
     assert [len(group.old) for group in prepared.groups] == [2, 2, 2]
     ds.append(rows(20))
-    done = commit_prepared(prepared)
-    assert (done.num_removed, done.num_added) == (6, 3)
-    assert [fragment.physical_rows for fragment in done.table.manifest.fragments] == [1, 3, 4, 4]
+    result = commit_prepared(prepared)
+    assert (result.num_removed, result.num_added) == (6, 3)
+    assert [fragment.physical_rows for fragment in result.table.manifest.fragments] == [1, 3, 4, 4]
 
 
 def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset) -> None:
     """Row ids and versions of rows have to survive, or the change feed would report updates."""
     before = content(ds)
-    done = compact(ds.table, write=lambda tasks: write_by_jobs(spark, tasks))
-    assert (done.num_removed, done.num_added) == (6, 1)
-    assert content(lance_stream.Dataset(done.table)) == before
-    assert verify(done.table) == []
+    result = compact(ds.table, write=lambda tasks: write_by_jobs(spark, tasks))
+    assert (result.num_removed, result.num_added) == (6, 1)
+    assert content(lance_stream.Dataset(result.table)) == before
+    assert verify(result.table) == []
 
 
 def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.Dataset) -> None:

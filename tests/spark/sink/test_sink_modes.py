@@ -484,10 +484,15 @@ def test_apply_changes_follows_the_feeds_order(spark: Any, uri: str) -> None:
     assert {key: lineage_of(uri)[key][0] for key in (0, 1, 4)} == {
         key: before[key][0] for key in (0, 1, 4)
     }
-    done = sink.last_commit
-    assert done is not None
-    assert (done.rows_in, done.rows_inserted, done.rows_updated, done.rows_deleted) == (11, 1, 2, 2)
-    assert done.rows_late == 0
+    commit = sink.last_commit
+    assert commit is not None
+    assert (commit.rows_in, commit.rows_inserted, commit.rows_updated, commit.rows_deleted) == (
+        11,
+        1,
+        2,
+        2,
+    )
+    assert commit.rows_late == 0
     with pytest.raises(InvalidInputError, match=r"\(id=4\).*version 6.*not a key"):
         feed(spark, sink, 2, CHANGES, (4, "a", "insert", 6, 1), (4, "b", "insert", 6, 2))
 

@@ -293,18 +293,18 @@ def test_settings_are_restored_after_all_threads(spark: Any) -> None:
     """
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
-    both, done = threading.Barrier(2), threading.Event()
+    both, is_done = threading.Barrier(2), threading.Event()
 
     def hold() -> None:
         with settings(spark, {name: "7"}):
             both.wait(10)
-            done.wait(10)
+            is_done.wait(10)
 
     thread = threading.Thread(target=hold)
     with settings(spark, {name: "7"}):
         thread.start()
         both.wait(10)
     assert spark.conf.get(name) == "7"
-    done.set()
+    is_done.set()
     thread.join(10)
     assert spark.conf.get(name) == before

@@ -118,8 +118,8 @@ def test_only_bad_rows_are_quarantined(uri: str, mode: str) -> None:
             == {}
         )
     elif mode == "upsert":
-        done = lance_stream.replay_quarantine(uri, where="reason = 'large'", fix={"x": "x + 10"})
-        assert done.rows_remaining == {}
+        result = lance_stream.replay_quarantine(uri, where="reason = 'large'", fix={"x": "x + 10"})
+        assert result.rows_remaining == {}
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -239,8 +239,8 @@ def test_batches_inserts_and_streams_check_rows(spark: Any, file_stream: Any, ur
     query.awaitTermination()
     assert rows_of(stream) == [(1,), (2,)]
     assert sorted(row for _, _, row in aside(stream)) == [(-2,), (-1,)]
-    done = lance_stream.replay_quarantine(stream, fix={"id": "10 - id"}, replace_existing=True)
-    assert done.rows_replayed == 2
+    result = lance_stream.replay_quarantine(stream, fix={"id": "10 - id"}, replace_existing=True)
+    assert result.rows_replayed == 2
     assert sorted(rows_of(stream)) == [(1,), (2,), (11,), (12,)]
 
 

@@ -158,10 +158,10 @@ def upsert_staged_rows(
         others = {file.path for file in table.store.list(STAGED_ROWS_DIRECTORY)}
         try:
             for task, task_batches in tasks:
-                done = stage_rows(
+                result = stage_rows(
                     task_batches, table.store, table.arrow_schema, rules, task=task, seed=seed
                 )
-                staged.append(pickle.loads(pickle.dumps(done)))
+                staged.append(pickle.loads(pickle.dumps(result)))
             ordering = rows.schema.get_field_index(rules.sequence_by or "")
             sequence = None if ordering < 0 else rows.schema.field(ordering).type
             names = rows.schema.names

@@ -79,9 +79,9 @@ def test_equal_keys_match_across_types(way: Way, stored: pa.Array, incoming: pa.
     duplicate.
     """
     table = table_of(pa.table({"id": stored, "x": ["old"]}))
-    done = way(table, pa.table({"id": stored.cast(incoming), "x": ["new"]}), BY_ID)
-    assert (done.num_updated, done.num_inserted) == (1, 0)
-    assert content(done.table) == [(stored[0].as_py(), "new", 0)]
+    result = way(table, pa.table({"id": stored.cast(incoming), "x": ["new"]}), BY_ID)
+    assert (result.num_updated, result.num_inserted) == (1, 0)
+    assert content(result.table) == [(stored[0].as_py(), "new", 0)]
 
 
 def test_nanoseconds_distinguish_keys(way: Way) -> None:
@@ -90,8 +90,8 @@ def test_nanoseconds_distinguish_keys(way: Way) -> None:
     """
     ids = pa.array([1, 2, 3], pa.timestamp("ns"))
     table = table_of(pa.table({"id": ids, "x": ["a", "b", "c"]}))
-    done = way(table, pa.table({"id": ids.slice(1, 1), "x": ["B"]}), BY_ID)
-    rows = lance_stream.Dataset(done.table).to_table()
+    result = way(table, pa.table({"id": ids.slice(1, 1), "x": ["B"]}), BY_ID)
+    rows = lance_stream.Dataset(result.table).to_table()
     pairs = zip(rows["id"].cast(pa.int64()).to_pylist(), rows["x"].to_pylist(), strict=True)
     assert sorted(pairs) == [(1, "a"), (2, "B"), (3, "c")]
 
@@ -103,16 +103,16 @@ def test_nanoseconds_decide_lateness(way: Way) -> None:
     rules = UpsertRules(("id",), sequence_by="at")
     times = pa.array([1_000_000_002, 1_000_000_001], pa.timestamp("ns"))
     table = table_of(pa.table({"id": [1], "at": times.slice(0, 1), "x": ["new"]}))
-    done = way(table, pa.table({"id": [1], "at": times.slice(1, 1), "x": ["old"]}), rules)
-    assert (done.num_late, done.num_updated) == (1, 0)
-    assert lance_stream.Dataset(done.table).to_table()["x"].to_pylist() == ["new"]
+    result = way(table, pa.table({"id": [1], "at": times.slice(1, 1), "x": ["old"]}), rules)
+    assert (result.num_late, result.num_updated) == (1, 0)
+    assert lance_stream.Dataset(result.table).to_table()["x"].to_pylist() == ["new"]
 
 
 def test_stored_rows_without_a_key_stay(way: Way) -> None:
     """A null in a key column equals no key, so such rows are neither updated nor deleted."""
     table = table_of(pa.table({"id": [1, None], "x": ["a", "b"]}))
-    done = way(table, pa.table({"id": [1, 2], "x": ["A", "c"]}), BY_ID)
-    assert lance_stream.Dataset(done.table).to_table().sort_by("x").to_pylist() == [
+    result = way(table, pa.table({"id": [1, 2], "x": ["A", "c"]}), BY_ID)
+    assert lance_stream.Dataset(result.table).to_table().sort_by("x").to_pylist() == [
         {"id": 1, "x": "A"},
         {"id": None, "x": "b"},
         {"id": 2, "x": "c"},
@@ -241,8 +241,8 @@ def test_identical_rows_may_repeat(way: Way, infinite: int) -> None:
         }
     )
     table = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows.schema).table
-    done = way(table, rows, BY_SEQUENCE)
-    assert (done.num_inserted, done.num_late) == (1, 1)
+    result = way(table, rows, BY_SEQUENCE)
+    assert (result.num_inserted, result.num_late) == (1, 1)
     other = rows.set_column(2, "x", pa.array([[{"at": infinite, "x": 1.0}], []], nested))
     with pytest.raises(InvalidInputError, match="which one is newer is ambiguous"):
         way(table, other, BY_SEQUENCE)
@@ -255,9 +255,9 @@ def test_columns_not_stored_decide_nothing(way: Way, deletes: bool) -> None:
     op = ["d", "d"] if deletes else ["c", "u"]
     rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [1, 1], "op": op, "offset": [7, 8]})
     table = table_of(pa.table({"id": [1], "seq": [4], "x": [0]}))
-    done = way(table, rows, rules)
-    assert (done.num_updated, done.num_deleted) == ((0, 1) if deletes else (1, 0))
-    assert done.num_late == 1
+    result = way(table, rows, rules)
+    assert (result.num_updated, result.num_deleted) == ((0, 1) if deletes else (1, 0))
+    assert result.num_late == 1
     mixed = rows.set_column(3, "op", pa.array(["u", "d"]))
     with pytest.raises(InvalidInputError, match="which one is newer is ambiguous"):
         way(table, mixed, rules)
@@ -269,8 +269,8 @@ def test_deletes_need_no_equal_values(way: Way) -> None:
     """
     rules = UpsertRules(("id",), "seq", "op = 'd'", except_columns=("op",))
     rows = pa.table({"id": [1, 1], "seq": [5, 5], "x": [0, None], "op": ["d", "d"]})
-    done = way(table_of(pa.table({"id": [1], "seq": [4], "x": [0]})), rows, rules)
-    assert (done.num_deleted, done.num_late) == (1, 1)
+    result = way(table_of(pa.table({"id": [1], "seq": [4], "x": [0]})), rows, rules)
+    assert (result.num_deleted, result.num_late) == (1, 1)
 
 
 def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,9 +283,9 @@ def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(winners, "same_rows", counted)
     rows = pa.table({"id": [1, 2] * 500, "seq": [1] * 1000, "s": [{"a": None}] * 1000})
-    done = upsert(table_of(rows.slice(0, 2)), rows, BY_SEQUENCE)
+    result = upsert(table_of(rows.slice(0, 2)), rows, BY_SEQUENCE)
     assert calls == [998]
-    assert done.num_late == 998
+    assert result.num_late == 998
 
 
 # --- structs that come without some of their parts
@@ -316,9 +316,9 @@ def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool
         data = data.append_column("_commit_version", pa.array([3] * 5))
         names = ("_change_type", "_commit_version")
         rules = UpsertRules(("id",), except_columns=names, applies_changes=True)
-    done = way(table, data, rules)
-    assert (done.num_updated, done.num_inserted) == (4, 1)
-    structs = lance_stream.Dataset(done.table).to_table().sort_by("id")["s"].to_pylist()
+    result = way(table, data, rules)
+    assert (result.num_updated, result.num_inserted) == (4, 1)
+    structs = lance_stream.Dataset(result.table).to_table().sort_by("id")["s"].to_pylist()
     assert structs == [
         {"a": 1, "b": {"x": 7, "y": "y"}, "c": [3]},
         {"a": 1, "b": {"x": 7, "y": None}, "c": None},
@@ -326,7 +326,7 @@ def test_missing_struct_fields_keep_their_values(way: Way, applies_changes: bool
         None,
         {"a": None, "b": {"x": 7, "y": None}, "c": None},
     ]
-    again = way(done.table, data, dataclasses.replace(rules, skip_unchanged=True))
+    again = way(result.table, data, dataclasses.replace(rules, skip_unchanged=True))
     assert (again.num_unchanged, again.is_new) == (5, False)
 
 
@@ -424,9 +424,9 @@ def test_retries_follow_renamed_columns(
     monkeypatch.setattr(attempts, "plan_update", lose)
     ours = pa.table({"id": [1, 2, 3], "at": [7, 7, 7], "x": ["A", "B", "C"]})
     rules = UpsertRules(("id",), sequence_by="at")
-    done = way(ds.table, ours, rules)
-    assert done.attempts == 2
-    stored = lance_stream.Dataset(done.table).to_table(["id", "x"]).sort_by("id").to_pylist()
+    result = way(ds.table, ours, rules)
+    assert result.attempts == 2
+    stored = lance_stream.Dataset(result.table).to_table(["id", "x"]).sort_by("id").to_pylist()
     assert stored == [
         {"id": value, "x": x}
         for value, x in (

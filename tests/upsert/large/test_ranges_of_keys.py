@@ -73,8 +73,8 @@ def test_tasks_read_each_index_chunk_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert num_chunks <= 63 + 4
     with monkeypatch.context() as patch:
         reads = Reads(patch)
-        done = upsert_by_parts(table, rows(range(1000), 2), ON_ID, num_parts=3)
-    assert (done.num_updated, done.num_inserted) == (1000, 0)
+        result = upsert_by_parts(table, rows(range(1000), 2), ON_ID, num_parts=3)
+    assert (result.num_updated, result.num_inserted) == (1000, 0)
     assert len(reads.data_files) <= 2  # the last new file
     chunks = Counter(reads.keys)
     assert 62 <= len(chunks) <= num_chunks
@@ -122,7 +122,7 @@ def test_random_histories_match_a_dictionary(
         with monkeypatch.context() as patch:
             if damage == "refuse":
                 patch.setattr(run_files, "write_run", lambda *_: None)
-            done = upsert_by_parts(
+            result = upsert_by_parts(
                 ds.table, batch, rules, num_parts=dice.randrange(1, 5), repeats=2
             )
         for row in batch.to_pylist():
@@ -131,15 +131,15 @@ def test_random_histories_match_a_dictionary(
             else:
                 sequence = model.get(row["id"], (0, None))[1]
                 model[row["id"]] = row["x"], row["text"] if has_text else sequence
-        before, ds = ds.version, lance_stream.Dataset(done.table)
+        before, ds = ds.version, lance_stream.Dataset(result.table)
         stored = lance.dataset(uri).to_table().to_pylist()
         assert len(stored) == len(model)
         assert {row["id"]: (row["x"], row["text"]) for row in stored} == model
-        if done.is_new:
+        if result.is_new:
             kinds = Counter(ds.changes(before).read_all()["_change_type"].to_pylist())
-            assert kinds["insert"] == done.num_inserted
-            assert kinds["update_postimage"] == done.num_updated
-            assert kinds["delete"] == done.num_deleted
+            assert kinds["insert"] == result.num_inserted
+            assert kinds["update_postimage"] == result.num_updated
+            assert kinds["delete"] == result.num_deleted
     assert ds.verify() == []
 
 
@@ -165,13 +165,13 @@ def test_several_ranges_change_one_fragment_in_place() -> None:
     file.
     """
     table = wide_table()
-    done = upsert_by_parts(table, rows(range(20, 170), 7), ON_ID, num_parts=5)
-    assert (done.num_updated, done.num_inserted) == (130, 20)
-    assert columns_of(done.table) == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
-    records = lance_stream.Dataset(done.table).to_table().to_pylist()
+    result = upsert_by_parts(table, rows(range(20, 170), 7), ON_ID, num_parts=5)
+    assert (result.num_updated, result.num_inserted) == (130, 20)
+    assert columns_of(result.table) == {0: 2, 1: 2, 2: 2, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}
+    records = lance_stream.Dataset(result.table).to_table().to_pylist()
     assert Counter(row["x"] for row in records) == {7: 150, 0: 20}
     assert sum(row["text"] is not None for row in records) == 150
-    feed = lance_stream.Dataset(done.table).changes(table.version).read_all()
+    feed = lance_stream.Dataset(result.table).changes(table.version).read_all()
     assert Counter(feed["_change_type"].to_pylist()) == {
         "update_preimage": 130,
         "update_postimage": 130,
@@ -184,11 +184,11 @@ def test_few_fragment_changes_move_rows() -> None:
     table = wide_table(1)
     narrow = rows(range(1000, 60_000), 0).append_column("text", pa.nulls(59_000, pa.string()))
     table = lance_stream.Dataset(table).append(narrow).table
-    done = upsert_by_parts(table, rows([*range(50), 30_000], 7), ON_ID, num_parts=3)
-    assert done.num_updated == 51
-    assert columns_of(done.table)[0] == 2
-    assert columns_of(done.table)[1] == 1
-    assert done.table.manifest.fragments[1].deletion_file is not None
+    result = upsert_by_parts(table, rows([*range(50), 30_000], 7), ON_ID, num_parts=3)
+    assert result.num_updated == 51
+    assert columns_of(result.table)[0] == 2
+    assert columns_of(result.table)[1] == 1
+    assert result.table.manifest.fragments[1].deletion_file is not None
 
 
 def test_concurrent_changes_are_replanned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,13 +206,13 @@ def test_concurrent_changes_are_replanned(monkeypatch: pytest.MonkeyPatch) -> No
         return commit(planned_on, *arguments, **named)
 
     monkeypatch.setattr(attempts, "commit_planned", beaten_once)
-    done = upsert_by_parts(table, rows(range(100), 7), ON_ID, num_parts=4)
-    assert done.attempts == 2
-    assert (done.num_updated, done.num_inserted) == (99, 1)
-    records = lance_stream.Dataset(done.table).to_table().to_pylist()
+    result = upsert_by_parts(table, rows(range(100), 7), ON_ID, num_parts=4)
+    assert result.attempts == 2
+    assert (result.num_updated, result.num_inserted) == (99, 1)
+    records = lance_stream.Dataset(result.table).to_table().to_pylist()
     assert Counter(record["text"] for record in records) == {"short": 149, None: 1}
     assert Counter(record["x"] for record in records) == {7: 100, 0: 50}
-    named = {file.path for fragment in done.table.manifest.fragments for file in fragment.files}
+    named = {file.path for fragment in result.table.manifest.fragments for file in fragment.files}
     others = {file.path.split("/")[-1] for file in table.store.list("data")} - named
     assert len(others) <= 3  # those that the update replaced
 

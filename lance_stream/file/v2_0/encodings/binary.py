@@ -89,14 +89,16 @@ def encode_binary(
     """
     ends = np.empty(sum(len(chunk) for chunk in chunks), np.uint64)
     parts: list[memoryview] = []
-    done, size = 0, 0
+    position, size = 0, 0
     for chunk in chunks:
         offsets = offsets_of(chunk)
         first, last = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[1:], size - first, out=ends[done : done + len(chunk)], casting="unsafe")
+        np.add(
+            offsets[1:], size - first, out=ends[position : position + len(chunk)], casting="unsafe"
+        )
         if last > first:
             parts.append(memoryview(chunk.buffers()[2])[first:last])
-        done += len(chunk)
+        position += len(chunk)
         size += last - first
     return encode_ends_and_bytes(ends, parts, chunks, page, compression, level)
 

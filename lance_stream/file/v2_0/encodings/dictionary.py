@@ -120,11 +120,11 @@ def encode_distinct_texts(
         encode: Encodes the items.
     """
     codes = np.empty(sum(len(index) for index in indices), np.uint8)
-    done = 0
+    position = 0
     for index in indices:
         positions = index.fill_null(-1).to_numpy()
-        np.add(positions, 1, out=codes[done : done + len(index)], casting="unsafe")
-        done += len(index)
+        np.add(positions, 1, out=codes[position : position + len(index)], casting="unsafe")
+        position += len(index)
     return pb.ArrayEncoding(
         dictionary=pb.Dictionary(
             indices=pb.ArrayEncoding(

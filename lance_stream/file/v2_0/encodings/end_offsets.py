@@ -164,12 +164,12 @@ def encode_end_offsets(
         The offsets to store, and the null adjustment.
     """
     null_adjustment = int(ends[-1]) + 1 if len(ends) else 1
-    done = 0
+    position = 0
     for chunk in chunks:
         if chunk.null_count:
-            part = ends[done : done + len(chunk)]
+            part = ends[position : position + len(chunk)]
             part[nulls_of(chunk)] += np.uint64(null_adjustment)
-        done += len(chunk)
+        position += len(chunk)
     return ends, null_adjustment
 
 

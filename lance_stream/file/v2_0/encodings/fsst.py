@@ -72,15 +72,17 @@ def encode_fsst(chunks: Sequence[pa.Array], page: NewPage) -> pb.ArrayEncoding:
     ends = np.empty(sum(len(chunk) for chunk in chunks) + 1, np.int64)
     ends[0] = 0
     parts = []
-    done = 0
+    position = 0
     for chunk in chunks:
         offsets = offsets_of(chunk)
         first, last = int(offsets[0]), int(offsets[-1])
-        np.add(offsets[1:], ends[done] - first, out=ends[done + 1 : done + 1 + len(chunk)])
+        np.add(
+            offsets[1:], ends[position] - first, out=ends[position + 1 : position + 1 + len(chunk)]
+        )
         parts.append(np.frombuffer(chunk.buffers()[2] or b"", np.uint8)[first:last])
-        done += len(chunk)
+        position += len(chunk)
     data = np.concatenate(parts) if len(parts) > 1 else parts[0]
-    coded, table = fsst.encode(VariableWidthBlock(done, ends, data))
+    coded, table = fsst.encode(VariableWidthBlock(position, ends, data))
     codes = np.ascontiguousarray(coded.data[: int(coded.offsets[-1])])
     inner = encode_ends_and_bytes(
         coded.offsets[1:].astype(np.uint64), [codes.data] if len(codes) else [], chunks, page

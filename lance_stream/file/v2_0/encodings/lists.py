@@ -82,12 +82,12 @@ def read_lists(
 def encode_lists(chunks: Sequence[ListChunk], page: NewPage) -> pb.ArrayEncoding:
     """Add the end offsets of some arrays of lists."""
     ends = np.empty(sum(len(chunk.lists) for chunk in chunks), np.uint64)
-    done, num_items = 0, 0
+    position, num_items = 0, 0
     for chunk in chunks:
         first, last = int(chunk.bounds[0]), int(chunk.bounds[-1])
-        stop = done + len(chunk.lists)
-        np.add(chunk.bounds[1:], num_items - first, out=ends[done:stop], casting="unsafe")
-        done, num_items = stop, num_items + last - first
+        stop = position + len(chunk.lists)
+        np.add(chunk.bounds[1:], num_items - first, out=ends[position:stop], casting="unsafe")
+        position, num_items = stop, num_items + last - first
     stored, null_adjustment = encode_end_offsets(ends, [chunk.lists for chunk in chunks])
     offsets = flat_encoding(64, page.add([as_bytes(stored)]))
     return pb.ArrayEncoding(

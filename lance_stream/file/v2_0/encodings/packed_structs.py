@@ -72,16 +72,16 @@ def encode_packed_struct(
     types = [array.type for array in arrow]
     widths = [_width(type_) for type_ in types]
     by_row = np.empty((sum(len(chunk) for chunk in chunks), sum(widths)), np.uint8)
-    done = 0
+    position = 0
     for chunk in chunks:
         _check_no_nulls(chunk)
         start = 0
         for index, width in enumerate(widths):
-            by_row[done : done + len(chunk), start : start + width] = _bytes_of(
+            by_row[position : position + len(chunk), start : start + width] = _bytes_of(
                 chunk.field(index), width
             )
             start += width
-        done += len(chunk)
+        position += len(chunk)
     buffer = page.add([as_bytes(by_row.reshape(-1))])
     return pb.ArrayEncoding(
         packed_struct=pb.PackedStruct(

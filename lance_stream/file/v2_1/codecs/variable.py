@@ -288,14 +288,14 @@ def _chunk_starts(block: VariableWidthBlock, max_chunk_values: int, max_chunk_by
     width = block.offsets.itemsize
     count = 1 << (max_chunk_values.bit_length() - 1)
     starts = np.arange(0, block.num_values, count, dtype=np.int64)
-    done = [starts[:0]]
+    results = [starts[:0]]
     while len(starts):
         stops = np.minimum(starts + count, block.num_values)
         size_bytes = (stops - starts + 1) * width + block.offsets[stops] - block.offsets[starts]
         fits = (size_bytes <= max_chunk_bytes) | (count == 2) | (stops - starts == 1)
-        done.append(starts[fits])
+        results.append(starts[fits])
         count //= 2
         halves = starts[~fits]
         starts = np.concatenate([halves, halves + count])
         starts = starts[starts < block.num_values]
-    return np.sort(np.concatenate(done))
+    return np.sort(np.concatenate(results))
