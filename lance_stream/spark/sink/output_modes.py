@@ -21,7 +21,8 @@ query), nothing is checked.
 
 Groups can disappear from the result of the output mode complete if some rows of the aggregation do
 not reach the sink: because of a filter, a limit or an inner join, in the query or in foreachBatch.
-An upsert would leave their rows in the table. So in both plans, the batch's from its end to the
+An upsert would leave their rows in the table. Groups also disappear if they are session windows,
+which a late row merges. So in both plans, the batch's from its end to the
 rows that Spark passed on and the query's from its end to the aggregation, each node must keep
 every key. Rows from elsewhere (a checkpoint of the batch, a DataFrame created from collected rows)
 do not reveal what was dropped.
@@ -46,7 +47,8 @@ class Results(Enum):
     CHANGED_GROUPS = "every group that changed, with its new value"
     ALL_GROUPS = "all groups again"
     SOME_GROUPS = (
-        "all groups again, except for those that a filter, a limit, a join or the like removes"
+        "all groups again, except for those that a filter, a limit, a join, a merge of session "
+        "windows or the like removes"
     )
 
 
@@ -131,6 +133,8 @@ def results_of(df: DataFrame, query: Any, on: Sequence[str] = ()) -> Results | N
 
 
 _AGGREGATION: Final = "Aggregate"
+_SESSION_WINDOW: Final = "spark.sessionWindow"
+"""Spark's mark in the metadata of a column of session windows."""
 
 
 def _aggregates(plan: Any) -> bool:
@@ -161,7 +165,16 @@ def _keeps_all_groups(df: DataFrame, query: Any, on: Sequence[str]) -> bool:
         return node.nodeName() == "LogicalRDD" and bool(node.rdd().id() == passed_rdd)
 
     return _keeps_keys(batch, is_passed_to_sink, keys) and _keeps_keys(
-        query.logicalPlan(), _is_streaming_aggregation, keys
+        query.logicalPlan(), _keeps_its_groups, keys
+    )
+
+
+def _keeps_its_groups(node: Any) -> bool:
+    """Return whether a node is the streaming aggregation, and its groups are never merged."""
+    return _is_streaming_aggregation(node) and not any(
+        column.metadata().contains(_SESSION_WINDOW)
+        for expression in _items(node.groupingExpressions())
+        for column in _items(expression.references().toSeq())
     )
 
 

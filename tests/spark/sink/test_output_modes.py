@@ -121,6 +121,22 @@ def names(batch: Any) -> Any:
     return batch.sparkSession.range(3).selectExpr("id AS k", "'a' AS name")
 
 
+def test_sessions_that_may_merge_are_noticed(file_stream: Any) -> None:
+    """A late row merges two sessions: the group of the second one no longer exists."""
+    file_stream.add(pa.table({"k": pa.array([1, 20], pa.int64())}))
+    outcomes = []
+
+    def note(batch: Any, _: int) -> None:
+        batch.count()  # the query's state wants it
+        query_id = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
+        outcomes.append(results_of(batch, running_query(batch, query_id), ["k"]))
+
+    rows = file_stream.read().withColumn("at", functions.timestamp_seconds("k"))
+    session = functions.session_window("at", "15 seconds")
+    file_stream.run(note, df=rows.groupBy("k", session).count())
+    assert outcomes == [Results.SOME_GROUPS]
+
+
 @pytest.mark.floors
 def test_filtered_groups_are_noticed(file_stream: Any) -> None:
     """The program drops groups between the query and the sink, which then never removes them from
