@@ -29,6 +29,16 @@ class TestObjectStoreLogInMemory(VersionLogContract):
         return ObjectStoreLog(make_store())
 
 
+def test_logs_are_equal_whatever_they_have_read() -> None:
+    """A task compares the log that it was sent with its own."""
+    store = create(3).store
+    fresh, used = ObjectStoreLog(store), ObjectStoreLog(store)
+    assert used.latest() == 1
+    assert used.scheme is NamingScheme.V2
+    assert (used, repr(used)) == (fresh, repr(fresh))
+    assert used != ObjectStoreLog(make_store())
+
+
 def test_new_tables_name_newest_manifests_first() -> None:
     """The inverted numbers of scheme V2 let a short listing find the newest version."""
     log = create(3)

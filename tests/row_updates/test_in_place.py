@@ -14,6 +14,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import LanceStreamError
 from lance_stream.file.reader import TAIL_BYTES
+from lance_stream.read import fragment
 from lance_stream.row_updates import in_place, in_place_costs
 from lance_stream.row_updates.in_place import fragments_that_stay
 from lance_stream.row_updates.in_place_costs import FragmentCosts
@@ -227,6 +228,20 @@ def test_columns_can_be_rewritten_repeatedly(wide: lance_stream.Dataset, uri: st
         file.path for fragment in compacted.table.manifest.fragments for file in fragment.files
     }
     assert data_files(uri) == named
+
+
+def test_batches_without_updates_keep_their_rows(
+    wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fragment is read in several batches, most of which have no row that changes."""
+    monkeypatch.setattr(fragment, "MAX_BATCH_ROWS", 20)
+    now = wide.upsert(prices([5, 6, NUM_ROWS - 1], -1), on="id")
+    assert is_in_place(now)
+    assert check_feed(wide, now)["update_postimage"] == 3
+    expected = [
+        {**row, "price": -1} if row["id"] in (5, 6, NUM_ROWS - 1) else row for row in rows_of(wide)
+    ]
+    assert rows_of(now) == expected
 
 
 def test_fragments_are_decided_one_by_one(

@@ -10,6 +10,7 @@ from lance_stream.table.apply import Commit, apply
 from lance_stream.table.apply.index_coverage import (
     FRAGMENT_REUSE,
     coverage,
+    refers_by_address,
     relevant,
     with_rewritten_fragments,
 )
@@ -57,6 +58,30 @@ def test_the_oldest_segment_stays_if_none_serves() -> None:
     segments = [segment(1, 20, 1), segment(2, 10, 2), segment(3, 30, 3), segment(4, None, 4)]
     assert relevant(tuple(segments), SCHEMA, [7, 8]) == (segments[1],)
     assert relevant(tuple(segments), SCHEMA, [3, 8]) == (segments[2],)
+
+
+@pytest.mark.parametrize(
+    ("details", "version", "expected"),
+    [
+        (None, 1, False),
+        ("/lance.table.BTreeIndexDetails", None, False),
+        ("/lance.table.BTreeIndexDetails", 0, False),
+        ("/lance.table.BTreeIndexDetails", 1, True),
+        ("/lance.table.BitmapIndexDetails", 1, False),
+        ("/lance.index.pb.FMIndexDetails", 0, True),
+        ("/lance.index.pb.fmindexdetails", None, True),
+        ("/lance.index.pb.ZoneMapIndexDetails", None, True),
+        ("/lance.index.pb.BloomFilterIndexDetails", 0, True),
+        ("/lance.index.pb.InvertedIndexDetails", 1, False),
+    ],
+)
+def test_some_indices_refer_by_address(
+    details: str | None, version: int | None, expected: bool
+) -> None:
+    """An index that refers to rows by address loses those that move, although ids are stable."""
+    described = None if details is None else (details, b"")
+    index = replace(SEGMENT, details=described, index_version=version)
+    assert refers_by_address(index) == expected
 
 
 def test_mapped_coverage_is_not_judged() -> None:
