@@ -142,3 +142,31 @@ def test_values_python_lacks_can_be_shown(value: pa.Scalar, text: str) -> None:
     would hide the first.
     """
     assert text in show_value(value)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_ranks_are_dense_and_zero_for_nulls(name: str) -> None:
+    """Ranks of several columns are combined, and 0 means null."""
+    kind, values = TYPES[name]
+    column = _array(values, kind)
+    ones = pa.array(np.ones(len(column), np.int64))
+    everywhere = np.ones(len(column), np.bool_)
+    for ranked, is_valid in (
+        (column, np.asarray(column.is_valid())),
+        (column.drop_null(), everywhere[: len(column) - column.null_count]),
+        (pa.StructArray.from_arrays([column], ["a"]), everywhere),
+        (pa.StructArray.from_arrays([ones, ones], ["a", "b"]), everywhere),
+    ):
+        ranks = dense_ranks(ranked)
+        assert ((ranks > 0) == is_valid).all()
+        assert sorted({*ranks[is_valid].tolist()}) == list(range(1, len({*ranks[is_valid]}) + 1))
+
+
+def test_extensions_compare_by_their_storage() -> None:
+    """Keys may be UUIDs, which Arrow's functions do not accept."""
+    storage = pa.array([b"b" * 16, b"a" * 16, None, b"b" * 16], pa.binary(16))
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), storage)
+    assert dense_ranks(uuids).tolist() == dense_ranks(storage).tolist() == [2, 1, 0, 2]
+    other = uuids.take(pa.array([0, 0, 0, 2]))
+    assert same_values(uuids, other).tolist() == [True, False, False, False]
+    assert are_less(uuids, other).tolist() == [False, True, False, False]
