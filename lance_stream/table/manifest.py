@@ -501,8 +501,7 @@ def _data_format(message: table_pb2.Manifest, fragments: FragmentList) -> DataFo
         may_be_mixed = message.reader_feature_flags & _MIXED_FILE_VERSIONS
         if data_format.version != "0.1" or may_be_mixed:
             return data_format
-        files = fragments[0].files if len(fragments) else ()
-        if not files or files[0].file_version <= (0, 2):
+        if not len(fragments) or not fragments[0].files:
             return data_format
     files = fragments[0].files if len(fragments) else ()
     if files:
