@@ -153,6 +153,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.files
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.sink
+	$(BIN)/python -m benchmarks.first_batches
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.small_commits
 	$(BIN)/python -m benchmarks.long_life

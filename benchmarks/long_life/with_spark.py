@@ -7,10 +7,12 @@ PYTHON is that of `make bench-rivals`, whose PySpark has Delta and Iceberg. The 
 of `benchmarks.sinks` that can upsert, and write the same batches in turn: nine rows in ten change a
 row of the table, at random places, the others are new. `lance-stream, auto` and `Delta, auto`
 compact on their own, ours beside the batches and therefore outside of the times shown; nobody else
-compacts.
+compacts. `lance-stream, shared` compacts, too; a thread follows its feed, and after every tenth
+batch pylance appends rows.
 
 For each window of batches: the median time of a batch, and how many times as long as that of the
-contender's first window. Only ratios carry over to other machines.
+contender's first window; and the phases of our first contender, for the shared table with the feed
+of each batch. Only ratios carry over to other machines.
 """
 
 import argparse
@@ -77,6 +79,13 @@ def main() -> None:
         shutil.rmtree(folder)
     print(f"\nPySpark {pyspark.__version__}, medians inside foreachBatch")
     print("\n".join(lines(figures.seconds["upsert"], arguments.window)))
+    phases = {
+        name: seconds
+        for name, seconds in figures.phases.get("upsert", {}).items()
+        if len(seconds) == workload.upserts  # others are of some batches only
+    }
+    if phases:
+        print("\nphases\n" + "\n".join(lines(phases, arguments.window)))
     if arguments.json:
         arguments.json.write_text(json.dumps({"pyspark": pyspark.__version__, **figures.seconds}))
 

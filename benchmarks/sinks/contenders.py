@@ -5,12 +5,15 @@ rows whose ids exist and inserts the others; `feed` reads the changes of the las
 that a sink does not support is missing.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Thread
 from typing import Any, ClassVar
 from unittest.mock import patch
 
 import lance
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
@@ -178,6 +181,66 @@ class Compacted(Ours):
         """Wait for a round of compaction, which would run beside the batches of others."""
         for sink in self._sinks.values():
             sink.wait_for_compaction()
+
+
+class Shared(Compacted):
+    """Our sink with automatic compaction on a table that others read and write meanwhile.
+
+    A thread follows the table's feed. After each batch the feed of its version is read, which is
+    timed as the phase "feed". After some batches pylance appends rows, with negative ids.
+    """
+
+    name = "lance-stream, shared"
+    verbs = ("load", "append", "upsert")
+    batches_per_append: ClassVar[int] = 10
+    rows_per_append: ClassVar[int] = 100
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._follower: Thread | None = None
+        self._last_followed = 0
+
+    def rest(self) -> None:
+        """Read the feed of the last batch; append rows as another program. Waits for nothing."""
+        sink = self._sinks.get("upsert")
+        if sink is None:  # the table is being loaded
+            return
+        if self._follower is None:
+            self._follower = Thread(target=self._follow, daemon=True)
+            self._follower.start()
+        assert sink.last_commit is not None
+        version = sink.last_commit.version
+        assert version is not None
+        start = time.perf_counter()
+        ds = lance_stream.open_dataset(self.target, version=version)
+        changes = ds.changes(version - 1).read_all()
+        feeds = self.phases["upsert"].setdefault("feed", [])
+        feeds.append(time.perf_counter() - start)
+        if len(feeds) % self.batches_per_append == 0:
+            rows = changes.select(ds.schema.names).slice(0, self.rows_per_append)
+            ids = pc.negate(pc.add(rows["id"], 1))
+            columns = [ids if name == "id" else rows[name] for name in ds.schema.names]
+            rows = pa.Table.from_arrays(columns, schema=ds.schema)
+            lance.write_dataset(rows, self.target, mode="append")
+
+    def _follow(self) -> None:
+        ds = lance_stream.open_dataset(self.target)
+        for batch in ds.follow(snapshot=False, poll_seconds=0.2):
+            self._last_followed = batch.rows["_commit_version"][-1].as_py()
+
+    def sums(self, spark: SparkSession) -> Sums:
+        """Return the sums of the table's rows without pylance's, once all changes are followed."""
+        del spark
+        ds = lance_stream.open_dataset(self.target)
+        deadline = time.monotonic() + 60
+        sink = self._sinks["upsert"]
+        assert sink.last_commit is not None
+        while self._last_followed < (sink.last_commit.version or 0):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the feed was followed to version {self._last_followed} only")
+            time.sleep(0.1)
+        rows = ds.scan(columns=["id", "value"], filter="id >= 0").read_all()
+        return _sums(rows["id"], rows["value"])
 
 
 class WithoutDigest(Ours):
@@ -367,6 +430,7 @@ CONTENDERS: dict[str, type[Contender]] = {
     for entry in (
         Ours,
         Compacted,
+        Shared,
         WithoutDigest,
         Pylance,
         Parquet,

@@ -1,8 +1,8 @@
 """Sinks take turns, batch by batch, in one streaming query.
 
 A slow second of the machine affects all of them, and each batch is the same for all. Before each
-turn, not timed, the JVM collects its garbage and the disk is flushed, so that no contender pays for
-another's leftovers. The time inside foreachBatch is measured.
+turn of several contenders, not timed, the JVM collects its garbage and the disk is flushed, so that
+none pays for another's leftovers. The time inside foreachBatch is measured.
 """
 
 import os
@@ -89,7 +89,8 @@ def run_turns(
                 contender.begin_table(spark)
         times = seconds.setdefault(verb, {})
         able = [contender for contender in contenders if verb in contender.verbs]
-        _stream(spark, folder, verb, number, _take_turns(able, verb, times, note))
+        checkpoint = folder / "checkpoints" / f"{verb}-{number}"
+        stream_turns(spark, folder / verb, checkpoint, able, verb, times, note)
         note(_progress(verb, times))
     if workload.upserts:
         able = [contender for contender in contenders if "feed" in contender.verbs]
@@ -149,7 +150,8 @@ def _take_turns(
         shuffle(order)
         for value in order:
             run = getattr(value, verb)
-            _wait_until_idle(df.sparkSession)
+            if len(order) > 1:
+                _wait_until_idle(df.sparkSession)
             start = time.perf_counter()
             run(df, batch_id)
             times.setdefault(value.name, []).append(time.perf_counter() - start)
@@ -169,21 +171,33 @@ def _progress(verb: str, times: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def _stream(
+def stream_turns(
     spark: SparkSession,
-    folder: Path,
+    files: Path,
+    checkpoint: Path,
+    contenders: Sequence[Contender],
     verb: str,
-    number: int,
-    sink: Callable[[DataFrame, int], None],
+    times: dict[str, list[float]],
+    note: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Stream the files of a verb through a function: one per batch, or all when loading."""
+    """Stream the files of a verb through the contenders: one per batch, or all when loading.
+
+    Args:
+        spark: The session.
+        files: The folder of the files.
+        checkpoint: Where the query's checkpoint is written.
+        contenders: The contenders.
+        verb: The verb.
+        times: Receives the seconds of each batch, by contender.
+        note: Called with each line of progress.
+    """
     reader = spark.readStream.schema(SCHEMA)
     if verb != "load":
         reader = reader.option("maxFilesPerTrigger", 1)
     query = (
-        reader.parquet(str(folder / verb))
-        .writeStream.foreachBatch(sink)
-        .option("checkpointLocation", str(folder / "checkpoints" / f"{verb}-{number}"))
+        reader.parquet(str(files))
+        .writeStream.foreachBatch(_take_turns(contenders, verb, times, note))
+        .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
     )

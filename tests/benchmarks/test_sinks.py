@@ -7,9 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import lance_stream
+from benchmarks.first_batches import report
 from benchmarks.rivals.__main__ import bars, table
 from benchmarks.rivals.picture import Bar, draw
-from benchmarks.sinks.contenders import CONTENDERS
+from benchmarks.sinks.contenders import CONTENDERS, Shared
 from benchmarks.sinks.turns import Figures, check_rows, run_turns, warm_median
 from benchmarks.sinks.workload import Sums, Workload
 
@@ -83,6 +85,35 @@ def test_bars_are_drawn_to_scale() -> None:
     ]
     assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
     assert "a &lt;rival&gt;" in svg
+
+
+def test_first_batches_are_compared_with_an_empty_sink() -> None:
+    """What Spark itself needs to start must not be taken for a cost of the sink."""
+    seconds = {"noop": [[2.0, 0.1, 0.1, 0.1]], "append": [[3.0, 9.0, 0.2, 0.2]]}
+    assert report(seconds) == [
+        "noop     first   2000 ms, warm   100 ms: 20.0 x",
+        "append   first   3000 ms, warm   200 ms: 15.0 x, 5.0 more than noop's",
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.oracle
+@pytest.mark.slow
+def test_shared_tables_keep_their_own_rows(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that pylance appends must not hide lost ones, and the feed is read after each batch."""
+    workload = Workload(table_rows=2000, batch_rows=500, appends=0, upserts=3)
+    expected = workload.write(tmp_path)
+    table = Shared(tmp_path)
+    monkeypatch.setattr(Shared, "batches_per_append", 1)
+    figures = run_turns(spark, [table], workload, tmp_path, expected, loads=1)
+    assert len(figures.phases["upsert"]["feed"]) == 3
+    ds = lance_stream.open_dataset(table.target)
+    assert ds.count_rows() == expected.num_rows + 3 * Shared.rows_per_append
+    with pytest.raises(RuntimeError, match="shared contains"):
+        check_rows(spark, [table], workload, expected._replace(ids=0))
 
 
 @pytest.mark.nightly
