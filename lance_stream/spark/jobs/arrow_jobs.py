@@ -189,17 +189,6 @@ def _read_within(stream: BinaryIO, limit: Size) -> pa.Table | None:
     return pa.Table.from_batches([batches[index] for index in order], reader.schema)
 
 
-def estimate_bytes(df: DataFrame) -> int | None:
-    """Return Spark's estimate of a DataFrame's size; None if Spark has none to give.
-
-    For files it is their size, in proportion to the columns that are read. Of sources that do not
-    state their size, such as Kafka, Spark assumes more than any memory holds.
-    """
-    with suppress(Exception):  # not a public interface, and missing in Spark Connect
-        return int(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
-    return None
-
-
 def run_in_tasks(spark: SparkSession, items: Sequence[T], function: Callable[[T], R]) -> list[R]:
     """Return a function's result for each item, in order; each item is a task.
 

@@ -7,6 +7,7 @@ and a Python task costs more than the writing.
 import pickle
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +24,6 @@ from lance_stream.spark.jobs.arrow_jobs import (
     Size,
     collect_arrow,
     driver_is_alone,
-    estimate_bytes,
     map_in_arrow,
     settings,
 )
@@ -82,15 +82,16 @@ class TaskCount:
             return None
         return max(1, -(-last.bytes_written // BYTES_PER_TASK))
 
-    def is_for_driver(self, last: SinkCommit | None, df: DataFrame) -> bool:
+    def is_for_driver(self, last: SinkCommit | None, df: DataFrame, query: Any) -> bool:
         """Return whether the driver writes a batch: a small one, on the driver's own machine.
 
         Args:
             last: The outcome of the previous batch.
             df: The batch.
+            query: Its streaming query; see `running_query`.
         """
         if last is None or not last.num_files:
-            return is_small_by_estimate(df)
+            return is_small_by_estimate(df, query)
         return (
             last.rows_in <= SMALL_BATCH_ROWS
             and last.bytes_written <= SMALL_BATCH_BYTES
@@ -103,16 +104,32 @@ class TaskCount:
             self._few_tasks_help = False
 
 
-def is_small_by_estimate(df: DataFrame) -> bool:
+def is_small_by_estimate(df: DataFrame, query: Any) -> bool:
     """Return whether the driver may collect a batch although nothing is known of earlier ones.
 
     That spares the start of Python workers, which takes longer than all else of a small batch. A
-    cluster needs these workers anyway.
+    cluster needs these workers anyway. Only batches of streams count whose rows come from files as
+    they are, or by functions of Spark: a function of the user's may make any size of a short row.
+
+    Args:
+        df: The batch.
+        query: Its streaming query; see `running_query`.
     """
-    if not driver_is_alone(df.sparkSession):
+    if query is None or not driver_is_alone(df.sparkSession):
         return False
-    num_bytes = estimate_bytes(df)
-    return num_bytes is not None and num_bytes <= SMALL_FIRST_BYTES
+    with suppress(Exception):  # none of this is a public interface of Spark's
+        java: Any = df.sparkSession._jvm
+        patterns = java.org.apache.spark.sql.catalyst.trees.TreePattern
+        for plan in (df._jdf.queryExecution().analyzed(), query.logicalPlan()):
+            if any(plan.containsPattern(getattr(patterns, name)()) for name in _WIDENING):
+                return False
+        size = df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+        return int(size) <= SMALL_FIRST_BYTES  # the largest number of Java's if it is unknown
+    return False
+
+
+_WIDENING: Final = ("PYTHON_UDF", "SCALA_UDF", "GENERATE")
+"""What a plan may contain that makes rows larger, or more, than Spark can estimate."""
 
 
 @dataclass(frozen=True)

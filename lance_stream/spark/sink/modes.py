@@ -334,7 +334,7 @@ def _write_rows(
     batch: Batch, df: DataFrame, table: TableVersion, checks: Checks | None = None
 ) -> WrittenBatch:
     target = write_target(table)
-    if batch.tasks.is_for_driver(batch.last, df):
+    if batch.tasks.is_for_driver(batch.last, df, batch.query):
         with batch.phases("write"):
             collected = write_collected(df, target, checks)
         if collected is not None:
@@ -374,7 +374,10 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
         sorter.rules(table)  # refuses invalid ones before the rows are computed
     workers = workers_of(df.sparkSession)
     rows = None
-    is_small = is_small_by_estimate(df) if _is_first(batch.last) else not _follows_large(batch)
+    if _is_first(batch.last):
+        is_small = is_small_by_estimate(df, batch.query)
+    else:
+        is_small = not _follows_large(batch)
     if is_small:
         with batch.phases("collect"):
             rows = _collect(df)

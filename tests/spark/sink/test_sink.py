@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import udf
 
 import lance_stream
 from lance_stream.errors import (
@@ -340,7 +342,6 @@ def test_one_task_writes_little_data(spark: Any, uri: str, monkeypatch: pytest.M
     """From the second batch on the sink knows that batches are small, and one file per task would
     make the table slow.
     """
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_FIRST_BYTES", -1)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 600.0)
     sink = lance_sink(uri, app_id="a")
@@ -365,9 +366,7 @@ def count_jobs_of_tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_drivers_write_little_data(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver on the same machine as the workers saves the job of Spark altogether, and the start
-    of Python workers.
-    """
+    """A driver on the same machine as the workers saves the job of Spark altogether."""
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 100)
     jobs = count_jobs_of_tasks(monkeypatch)
     sink = lance_sink(uri, app_id="a")
@@ -379,25 +378,32 @@ def test_drivers_write_little_data(spark: Any, uri: str, monkeypatch: pytest.Mon
         stop += num_rows
         assert sink.last_commit is not None
         assert sink.last_commit.rows_inserted == num_rows
-    assert by_tasks == [0, 0, 1, 0]  # the third follows a larger one
+    # Of the first batch nothing is known; the third follows a larger one.
+    assert by_tasks == [1, 0, 1, 0]
     assert ids_of(uri) == list(range(stop))
     assert lance_stream.open_dataset(uri).verify() == []
 
 
-@pytest.mark.parametrize("case", ["too large", "unknown size"])
-def test_tasks_write_first_batches_that_may_be_large(
-    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, case: str
+@pytest.mark.parametrize("case", ["small", "large", "of a function"])
+def test_drivers_write_small_first_batches(
+    file_stream: Any, uri: str, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """A stream often begins with all that there is, which may exceed the memory of Spark's JVM."""
-    if case == "too large":
-        df = spark.range(100)
-        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_FIRST_BYTES", 799)
-    else:
-        df = spark.createDataFrame([(number,) for number in range(100)], "id long")
+    """Starting Python workers takes longer than all else. But a stream often begins with all that
+    there is, and a function of the user's may return values of any size.
+    """
     jobs = count_jobs_of_tasks(monkeypatch)
-    lance_sink(uri, app_id="a")(df, 0)
-    assert len(jobs) == 1
-    assert ids_of(uri) == list(range(100))
+    if case == "large":
+        monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_FIRST_BYTES", 100)
+    double = udf(lambda number: 2 * number, "long")
+    sink = lance_sink(uri, app_id="a")
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        sink(df.withColumn("id", double("id")) if case == "of a function" else df, batch_id)
+
+    file_stream.add(rows(*range(10)))
+    file_stream.run(write)
+    assert len(jobs) == (0 if case == "small" else 1)
+    assert ids_of(uri) == list(range(0, 20, 2) if case == "of a function" else range(10))
 
 
 @pytest.mark.floors
@@ -409,7 +415,6 @@ def test_driver_and_tasks_write_equal_rows(
     of them.
     """
     jobs = count_jobs_of_tasks(monkeypatch)
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_FIRST_BYTES", -1)
     if not by_driver:
         monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     sink = lance_sink(uri, app_id="a")
@@ -505,7 +510,6 @@ def test_slow_batches_keep_their_tasks(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One task for few rows saves files, but not if computing the rows takes long."""
-    monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_FIRST_BYTES", -1)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SMALL_BATCH_ROWS", 0)
     monkeypatch.setattr("lance_stream.spark.sink.batch_writing.SLOW_SECONDS", 0.0)
     sink = lance_sink(uri, app_id="a")

@@ -329,8 +329,8 @@ def test_untyped_empty_maps_are_refused(spark: Any, uri: str) -> None:
 def test_large_first_batches_are_not_collected(
     spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch of a run is collected only if Spark estimates it as small: the driver must
-    not run out of memory to find out.
+    """Nothing is known about the first batch of a run, and the driver must not run out of memory
+    to find out.
     """
     collected: list[bool] = []
 
@@ -341,18 +341,17 @@ def test_large_first_batches_are_not_collected(
 
     monkeypatch.setattr(modes, "collect_rows", collect)
     monkeypatch.setattr(modes, "MAX_BYTES_ON_DRIVER", 100_000)
-    monkeypatch.setattr(batch_writing, "SMALL_FIRST_BYTES", 10_000)
     sink = lance_sink(uri, mode="upsert", on="id", app_id="a")
     wide = "id", "repeat('x', 1000) x"
     sink(spark.range(10).selectExpr(*wide), 0)
     sink(spark.range(20).selectExpr(*wide), 1)
     sink(spark.range(1000).selectExpr(*wide), 2)
-    assert collected == [True, True, False]
+    assert collected == [True, False]
     assert lance_stream.open_dataset(uri).count_rows() == 1000
     # Spark's own process would hold what each of its tasks returns.
     restarted = lance_sink(uri, mode="upsert", on="id", app_id="a")
     restarted(spark.range(2000).selectExpr(*wide), 3)
-    assert collected == [True, True, False]
+    assert collected == [True, False]
     assert lance_stream.open_dataset(uri).count_rows() == 2000
 
 
