@@ -448,6 +448,27 @@ def test_replays_missing_from_the_ledger_count_once(
     assert rows_of(uri) == [(1, 1), (9, 9), (9, 9), (9, 9)]
 
 
+def test_replays_before_a_known_one_continue(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One replay dies before its commit, and another one commits. The ledger still lists all
+    replays, so the first one is certainly not among them.
+    """
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+
+    def die(*_args, **_kwargs):
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "append", die)
+        with pytest.raises(Killed):
+            lance_stream.replay_quarantine(uri, fix={"x": "1"})
+    row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
+    table = lance_stream.open_dataset(uri).table
+    append(table, row, PendingBatch.of(replaying.APP_ID, 1 << 62, digest=digest_of(row)))
+    lance_stream.replay_quarantine(uri, fix={"x": "1"})
+    assert rows_of(uri) == [(1, 1), (9, 9)]
+    assert num_quarantined(uri) == 0
+
+
 def test_late_replays_lose_claimed_rows(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay stops between claim and commit, and another one takes over with another result."""
     take_in(uri, 0, [{"id": 1, "x": 300}, {"id": 2, "x": 301}])
