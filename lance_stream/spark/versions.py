@@ -11,11 +11,11 @@
 Presence decides, not the version's number: vendors add features of later versions to their Spark.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
-from pyspark.sql import DataFrame, SparkSession, types
+from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.util import inheritable_thread_target
 
 from lance_stream.errors import UnsupportedFeatureError
@@ -128,18 +128,23 @@ def inheriting_properties(spark: SparkSession) -> Callable[[Any], Any]:
     return wrap(spark) if HAS_ARROW_FRAMES else wrap  # type: ignore[no-any-return]  # untyped before 4.0
 
 
-def plan_map_in_arrow(df: DataFrame, function: Any) -> DataFrame:
+def plan_map_in_arrow(df: DataFrame, function: Any, columns: Sequence[Column]) -> DataFrame:
     """Return the DataFrame of a function's results for each partition's Arrow batches.
 
     Args:
         df: The source of the batches.
-        function: The column of the function, applied to all columns.
+        function: A user-defined function.
+        columns: Its arguments: all columns.
+
+    Raises:
+        AttributeError: The DataFrame is of Spark Connect.
     """
-    java: Any = df._jdf
+    java: Any = df._jdf  # before the call of the function, which needs a SparkContext
+    call = function(*columns)
     if HAS_ARROW_FRAMES:
-        plan = java.mapInArrow(function._jc, False, None)
+        plan = java.mapInArrow(call._jc, False, None)
     else:
-        plan = java.pythonMapInArrow(function._jc.expr(), False)
+        plan = java.pythonMapInArrow(call._jc.expr(), False)
     return DataFrame(plan, df.sparkSession)
 
 

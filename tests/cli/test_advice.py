@@ -14,7 +14,7 @@ from lance_stream.cli import advice
 PACKAGE = Path(lance_stream.__file__).parent
 
 PYTHON_CALL = re.compile(
-    r"\bds\.[\w.]+|\btag_source=|\blance_stream\.[a-z_.]+(?=\()|\bopen_dataset\(uri,"
+    r"\bds(?:\.\w+)+|\btag_source=|\blance_stream\.[a-z_.]+(?=\()|\bopen_dataset\(uri,"
 )
 
 WITHOUT_COMMAND = {

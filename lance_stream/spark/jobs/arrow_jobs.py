@@ -70,7 +70,7 @@ def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType) -> 
             returnType=schema,
             evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
         )
-        return plan_map_in_arrow(df, udf(*[df[quoted(name)] for name in df.columns]))
+        return plan_map_in_arrow(df, udf, [df[quoted(name)] for name in df.columns])
     except (AttributeError, Py4JError):
         return df.mapInArrow(function, schema)
 

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 from pyspark.cloudpickle import dumps
+from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.monitoring import PrometheusMetrics
 from lance_stream.spark import lance_sink
 from lance_stream.spark.arguments import python_values, writer_calls
+from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
 from lance_stream.spark.session import connect as remote
 
 
@@ -17,6 +19,31 @@ from lance_stream.spark.session import connect as remote
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (python_values, writer_calls, remote):
         monkeypatch.setattr(module, "is_remote", lambda: True)
+
+
+class FrameWithoutJava:
+    """A frame of Spark Connect, as far as a job looks at it; it returns what it would send."""
+
+    columns = ("id",)
+
+    @property
+    def _jdf(self) -> object:
+        raise AttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
+
+    def __getitem__(self, name: str) -> str:
+        return name
+
+    def mapInArrow(self, function: object, schema: StructType) -> tuple[object, StructType]:  # noqa: N802  # Spark's name
+        return function, schema
+
+
+@pytest.mark.floors
+def test_jobs_of_connect_use_the_public_interface() -> None:
+    """The server calls `foreachBatch` in a process that has no SparkContext, so functions cannot be
+    made columns there.
+    """
+    frame, schema = FrameWithoutJava(), StructType()
+    assert map_in_arrow(frame, iter, schema) == (iter, schema)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("client")
