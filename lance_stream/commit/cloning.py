@@ -14,7 +14,7 @@ Source:  the reference's Clone operation, measured.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lance_stream.commit.committer import POLICY
@@ -27,7 +27,7 @@ from lance_stream.retries import Retrying
 from lance_stream.storage.store import Store, create_if_absent
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.cloning import clone_of
-from lance_stream.table.config.tombstones import read_tombstones
+from lance_stream.table.config.tombstones import TombstoneFile, read_tombstones
 from lance_stream.table.manifest import (
     WRITER_LIBRARY,
     BasePath,
@@ -59,12 +59,14 @@ class CloneSource:
         manifest: The version.
         base_paths: The version's base paths, made absolute.
         location: The table's directory, as a path or URI that is the same for every process.
+        read_tombstones: Returns the bytes of a file of remembered deletes.
     """
 
     store: Store
     manifest: Manifest
     base_paths: Sequence[BasePath]
     location: str
+    read_tombstones: Callable[[TombstoneFile], bytes]
 
 
 def publish_clone(
@@ -161,5 +163,4 @@ def start_clone(store: Store, source: CloneSource, branch: str | None) -> tuple[
 def _copy_tombstones(source: CloneSource, target: Store) -> None:
     tombstones = read_tombstones(source.manifest.config)
     for file in tombstones.files if tombstones else ():
-        path = tombstone_path(file.name)
-        target.write(path, source.store.read(path))
+        target.write(tombstone_path(file.name), source.read_tombstones(file))

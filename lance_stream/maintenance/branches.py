@@ -21,6 +21,7 @@ Differs: The reference does not delete the versions of a deleted branch if anoth
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from lance_stream.commit.cloning import CloneSource, publish_clone
 from lance_stream.environment import MACHINE, Environment
@@ -45,6 +46,7 @@ from lance_stream.table.paths import (
     branch_directory,
     branch_file_path,
 )
+from lance_stream.upsert.tombstone_files import read_bytes
 
 
 class Branches:
@@ -132,7 +134,13 @@ def create_branch(
     log = refs.log_of(new)
     with hold_version(refs, start.version):
         parent = _parent_of(refs)
-        source = CloneSource(start.store, start.manifest, start.files.base_paths, start.location)
+        source = CloneSource(
+            start.store,
+            start.manifest,
+            start.files.base_paths,
+            start.location,
+            partial(read_bytes, start.files),
+        )
         publish_clone(log, source, new, environment)
         branch = Branch(
             new,

@@ -350,7 +350,7 @@ def read_deletes(files: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
     """
     path = tombstone_path(file.name)
     try:
-        return decode_deletes(_bytes_of(files, file), names, file.num_rows)
+        return decode_deletes(read_bytes(files, file), names, file.num_rows)
     except CorruptDataError as error:
         error.add_note(f"file {path!r} of {files.store.uri}")
         if FORGET not in str(error):
@@ -358,8 +358,14 @@ def read_deletes(files: OpenFiles, file: TombstoneFile, names: Sequence[str]) ->
         raise
 
 
-def _bytes_of(files: OpenFiles, file: TombstoneFile) -> bytes:
-    """Return the bytes of a file of the table, or of a table that it was cloned from."""
+def read_bytes(files: OpenFiles, file: TombstoneFile) -> bytes:
+    """Return the bytes of a file of the table, or of a table that it was cloned from.
+
+    Branches and clones that pylance creates have no copy of the file.
+
+    Raises:
+        CorruptDataError: The file is missing, or is not as the config describes it.
+    """
     with suppress(NotFoundError):
         return _stated_bytes(files.store, file)
     for base in files.base_paths:

@@ -15,6 +15,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lance_stream.commit.cloning import CloneSource, publish_clone, start_clone
@@ -34,6 +35,7 @@ from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import open_named
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.paths import CLONED_FROM
+from lance_stream.upsert.tombstone_files import read_bytes
 from lance_stream.verbs.clone_origins import origins_of
 
 
@@ -52,7 +54,13 @@ def shallow_clone(
     options = as_options(table.storage_options if storage_options is None else storage_options)
     log = open_log(target_uri, options)
     target = TableVersion(os.fspath(target_uri), options, log.store, log, start.manifest)
-    source = CloneSource(start.store, start.manifest, start.files.base_paths, start.location)
+    source = CloneSource(
+        start.store,
+        start.manifest,
+        start.files.base_paths,
+        start.location,
+        partial(read_bytes, start.files),
+    )
     _check_can_be_read(source, target)
     try:
         existing = log.latest()

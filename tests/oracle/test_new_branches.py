@@ -150,6 +150,19 @@ def test_a_stream_continues_on_a_branch(uri: str) -> None:
     assert ids(clone.upsert(late, "id", "s")) == [1, 3]
 
 
+def test_deletes_survive_clones_of_pylances_branches(uri: str) -> None:
+    """pylance copies the names of the files of remembered deletes to a branch, not the files."""
+    ds = lance_stream.create_dataset(f"{uri} 2", pa.schema([("id", pa.int64()), ("s", pa.int64())]))
+    data = {"id": [1, 2], "s": [5, 5], "gone": [False, True]}
+    ds = ds.upsert(pa.table(data), "id", "s", "gone", "gone", tombstones="7 days")
+    lance.dataset(ds.uri).create_branch("theirs", (None, ds.version))
+    theirs = open_dataset(ds.uri, branch="theirs")
+    theirs.branches.create("ours")
+    late = pa.table({"id": [2, 3], "s": [4, 4]})
+    assert ids(open_dataset(ds.uri, branch="ours").upsert(late, "id", "s")) == [1, 3]
+    assert ids(theirs.shallow_clone(f"{uri} 3").upsert(late, "id", "s")) == [1, 3]
+
+
 @pytest.mark.parametrize(
     ("name", "version", "error", "match"),
     [
