@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.histories.duckdb_tables import HAS_DUCKDB
 from tests.histories.lancedb_tables import HAS_LANCEDB
 from tests.histories.life import Life
 from tests.histories.steps import REGISTRY, Choices, DoesNotFit, Registered, Step
@@ -41,7 +42,8 @@ MODULES = (
     "checks.feed",
     "checks.replicas",
     "checks.transactions",
-    *(("actions.views", "checks.lancedb") if HAS_LANCEDB else ()),
+    *(("actions.views", "actions.computed", "checks.lancedb") if HAS_LANCEDB else ()),
+    *(("checks.engines",) if HAS_DUCKDB else ()),
 )
 """Each registers the actions, or checks, of one feature."""
 
@@ -263,10 +265,11 @@ def as_test(outcome: Outcome) -> str:
     return "\n".join([*lines, "    )"])
 
 
-def replay_whole(*steps: Step) -> None:
-    """Play recorded steps, and raise what they raise; each has to fit."""
+def replay_whole(*steps: Step) -> Counter[str]:
+    """Play recorded steps, raise what they raise, and return the counts; each has to fit."""
     outcome = replay(steps)
     if outcome.error is not None:
         raise outcome.error
     unfit = [name for name in outcome.counts if name.startswith("unfit ")]
     assert not unfit, f"steps that do not fit: {unfit}"
+    return outcome.counts

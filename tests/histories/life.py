@@ -1,9 +1,9 @@
 """A life: a table, its branches and clones, and the model of each.
 
 A `Line` is one line of versions: the table itself, a branch, or a clone. All writes go through
-`Line.write`, which lets us, pylance or LanceDB do something, from a fresh or a stale handle, with
-cold caches, beaten by another writer, or in a process that dies; and then compares the new versions
-with the model.
+`Line.write`, which lets us, pylance, LanceDB or DuckDB do something, from a fresh or a stale
+handle, with cold caches, beaten by another writer, or in a process that dies; and then compares the
+new versions with the model.
 """
 
 import random
@@ -27,6 +27,7 @@ from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.apply.index_coverage import refers_by_address
 from lance_stream.table.indices import decode_index_section
 from lance_stream.table.version_marks import is_same_version
+from tests.histories.duckdb_tables import HAS_DUCKDB, DuckDBTable
 from tests.histories.lancedb_tables import HAS_LANCEDB, open_table
 from tests.histories.model import (
     ALL_KINDS,
@@ -57,7 +58,10 @@ MAX_ROWS = 40
 BESIDE_PYLANCE = ("append", "configure", "compact")
 """What we do while pylance writes: it plans nothing again, so nothing that changes its plan."""
 
-OTHERS = ("pylance", "lancedb")
+BY_LANCEDB = ("append", "delete", "upsert", "update", "drop", "restore", "compact")
+"""What LanceDB does while we write."""
+
+OTHERS = ("pylance", "lancedb", "duckdb")
 """Ways to write without our code."""
 
 UNREAD = 0.75
@@ -74,7 +78,7 @@ class Rival(NamedTuple):
     Attributes:
         name: What it does.
         details: With which rows, keys or numbers.
-        who: "we" or "pylance".
+        who: "we", "pylance" or "lancedb".
         at: Before which call to the store; 0 for the one that publishes our version.
     """
 
@@ -167,6 +171,11 @@ class Line:
             raise DoesNotFit("LanceDB")
         return open_table(self.root, self.branch)
 
+    @property
+    def is_for_duckdb(self) -> bool:
+        """Whether DuckDB is installed and can write the table: DuckDB has no branches."""
+        return HAS_DUCKDB and self.branch is None and self.is_for_lancedb
+
     # --- writing
 
     def write(
@@ -177,6 +186,7 @@ class Line:
         *,
         pylance: Callable[[Any], object] | None = None,
         lancedb: Callable[[Any], object] | None = None,
+        duckdb: Callable[[DuckDBTable], object] | None = None,
         rivals: Iterable[str] = ("append", "delete", "configure", "compact"),
         is_planned_on_handle: bool = False,
     ) -> bool:
@@ -188,6 +198,7 @@ class Line:
             build: Does it in the model.
             pylance: Does it with pylance's; None if it cannot.
             lancedb: Does it with LanceDB's table; None if it cannot.
+            duckdb: Does it with DuckDB's table; None if it cannot.
             rivals: What another writer may commit between our plan and our commit.
             is_planned_on_handle: Whether a stale handle gives another result than a fresh one.
 
@@ -198,16 +209,18 @@ class Line:
         def draw(dice: random.Random) -> list[Any]:
             if lancedb is not None and self.is_for_lancedb and dice.random() < 0.25:
                 return ["lancedb"]
+            if duckdb is not None and self.is_for_duckdb and dice.random() < 0.1:
+                return ["duckdb"]
             return ["pylance"] if ours is None else self._draw_way(dice, pylance, list(rivals))
 
         way, *details = choose("by", draw)
         reads = not choose.happens("unread", UNREAD)
         before = self.newest
         if way in OTHERS:
-            verb = pylance if way == "pylance" else lancedb
+            verb = {"pylance": pylance, "lancedb": lancedb, "duckdb": duckdb}[way]
             if verb is None:
                 raise DoesNotFit(way)
-            theirs = self.pylance() if way == "pylance" else self.lancedb()
+            theirs = self._open_by(way)
             if details:
                 self.let_rival_write(Rival(*details))
             try:
@@ -242,6 +255,13 @@ class Line:
         self.life.counts[f"by {way}"] += 1
         return self.newest > before
 
+    def _open_by(self, way: str) -> Any:
+        if way == "duckdb" and not self.is_for_duckdb:
+            raise DoesNotFit(way)
+        if way == "duckdb":
+            return DuckDBTable(self.root)
+        return self.pylance() if way == "pylance" else self.lancedb()
+
     def _can_use_stale(self) -> bool:
         """Whether there is a stale handle, of a version that has not been cleaned up.
 
@@ -272,10 +292,15 @@ class Line:
         if len(self.life.lines) > 1:
             rivals = [rival for rival in rivals if rival != "replace"]
         rival = dice.choice(rivals)
-        writer, at = dice.choice(["we", "pylance"]), dice.choice([0, dice.randrange(1, 40)])
+        details, writer = self.draw_rival(rival, dice), self.draw_rival_writer(rival, dice)
+        at = dice.choice([0, dice.randrange(1, 40)])
         if rival == "replace":  # right before the commit nobody could notice it
             at = max(at, 1)
-        return ["beaten", rival, self.draw_rival(rival, dice), writer, at]
+        return ["beaten", rival, details, writer, at]
+
+    def draw_rival_writer(self, rival: str, dice: random.Random) -> str:
+        by_lancedb = rival in BY_LANCEDB and self.is_for_lancedb
+        return dice.choice(["we", "pylance", *(["lancedb"] if by_lancedb else [])])
 
     def draw_rival(self, rival: str, dice: random.Random) -> Any:
         match rival:
@@ -398,16 +423,21 @@ class Line:
             yield
 
     def let_rival_write(self, rival: Rival) -> None:
-        """Let a rival write: pylance, or we in the second process.
+        """Let a rival write: pylance, LanceDB, or we in the second process.
 
         In this one it would enter locks that we hold, which no other thread of a process can do.
         """
         details, is_ours = rival.details, rival.writer == "we"
         now = self.now
 
-        def write(verb: Callable[[Any], object]) -> None:
+        def write(
+            verb: Callable[[Any], object], lancedb: Callable[[Any], object] | None = None
+        ) -> None:
             if is_ours:
                 self.life.second_process.run(verb, self.uri)
+            elif rival.writer == "lancedb":
+                (lancedb or verb)(self.lancedb())
+                self.life.counts["rivals: lancedb"] += 1
             else:
                 verb(self.pylance())
 
@@ -415,15 +445,17 @@ class Line:
             case "append":
                 rows = self.life.fitting_new_rows(now, details)
                 data = now.table(rows)
-                if is_ours:
-                    write(lambda ds: ds.append(data))
-                else:
+                if rival.writer == "pylance":
                     lance.write_dataset(data, self.pylance(), mode="append")
+                else:
+                    write(lambda ds: ds.append(data), lambda table: table.add(data))
                 self.advance(lambda state, at: self.life.inserted(state, rows, at), look=False)
-            case "upsert" if is_ours and all({*now.names} == r.keys() for r in details.values()):
+            case "upsert" if rival.writer != "pylance" and all(
+                {*now.row_names} == row.keys() for row in details.values()
+            ):
                 rows = self.life.fitting_rows(now, details)
                 data = now.table(rows)
-                write(lambda ds: ds.upsert(data, on=KEY))
+                write(lambda ds: ds.upsert(data, on=KEY), lambda table: merge_all(table, data))
                 self.advance(lambda state, at: self.life.upserted(state, rows, at), look=False)
             case "delete":
                 write(lambda ds: ds.delete(in_list(details)))
@@ -432,15 +464,21 @@ class Line:
                 c.name for c in now.columns if ALL_KINDS[c.kind].is_number
             ]:
                 keys, value = details
-                update = {numbers[0]: str(value)}, in_list(keys)
-                write(lambda ds: ds.update(*update))
+                update, where = {numbers[0]: str(value)}, in_list(keys)
+                write(
+                    lambda ds: ds.update(update, where),
+                    lambda table: table.update(where, values_sql=update),
+                )
                 changes = {key: {numbers[0]: value} for key in keys}
                 self.advance(
                     lambda state, at: state.updated(changes, at), may_stay=True, look=False
                 )
             case "restore" if not is_ours and (alike := self._versions_with_these_columns()):
                 version = alike[details % len(alike)]
-                self.pylance(version).restore()
+                write(
+                    lambda _: self.pylance(version).restore(),
+                    lambda table: table.restore(version),
+                )
                 self.advance(lambda *_: self.states[version], look=False)
                 self.restored.add(self.newest)
                 self.memory["restored by pylance"] = True
@@ -452,7 +490,10 @@ class Line:
                 write(lambda ds: ds.compact(details))
                 self.advance(unchanged, may_stay=True, look=False)
             case "compact":
-                write(lambda ds: ds.optimize.compact_files(target_rows_per_fragment=details))
+                write(
+                    lambda ds: ds.optimize.compact_files(target_rows_per_fragment=details),
+                    lambda table: table.optimize(),
+                )
                 self.advance(unchanged, may_stay=True, look=False)
             case "twin":
                 self.twin()
@@ -465,7 +506,7 @@ class Line:
                 self.advance(unchanged, look=False)
 
     def columns_to_drop(self) -> list[str]:
-        needed = {*self.indexed(), self.now.deletes_by}
+        needed = {*self.indexed(), self.now.deletes_by, *self.now.computed_from}
         return [column.name for column in self.now.plain_columns if column.name not in needed]
 
     def _versions_with_these_columns(self) -> list[int]:
@@ -540,6 +581,12 @@ class Line:
             return set()
         indices = self.pylance().list_indices()
         return {name.partition(".")[0] for index in indices for name in index["fields"]}
+
+
+def merge_all(table: Any, data: pa.Table) -> None:
+    """Upsert rows by pylance or LanceDB."""
+    merge = table.merge_insert(KEY).when_matched_update_all().when_not_matched_insert_all()
+    merge.execute(data)
 
 
 def in_list(keys: Iterable[int]) -> str:
@@ -637,6 +684,7 @@ class Life:
             if not column.is_required and dice.random() < 0.2
             else ALL_KINDS[column.kind].draw(dice)
             for column in columns
+            if not column.computed_from
         }
 
     def draw_new_keys(self, dice: random.Random, maximum: int = 6) -> list[int]:

@@ -106,8 +106,12 @@ SPECIAL_KINDS: Mapping[str, Kind] = {
 DERIVED_KINDS: Mapping[str, Kind] = {
     "derived": Kind(pa.string(), _one_of(None)),
     "state": Kind(pa.int64(), _one_of(None)),
+    "computed": Kind(pa.int64(), _one_of(None)),
 }
-"""Kinds of columns that a function computes; what else writes them leaves them null."""
+"""Kinds of columns that a function computes; what else writes them leaves them null.
+
+LanceDB's refresh fills those of the kind `computed`, which rows of other writers must not have.
+"""
 
 ALL_KINDS: Mapping[str, Kind] = {**KINDS, **SPECIAL_KINDS, **DERIVED_KINDS}
 
@@ -148,6 +152,7 @@ class Column:
         kind: One of `ALL_KINDS`.
         is_required: Whether it has no nulls.
         note: The value of the key "note" of its metadata; empty for none.
+        computed_from: The name of the column that LanceDB computes it from; empty for none.
     """
 
     ident: int
@@ -155,6 +160,7 @@ class Column:
     kind: str
     is_required: bool = False
     note: str = ""
+    computed_from: str = ""
 
     @property
     def arrow(self) -> pa.Field:
@@ -215,6 +221,20 @@ class State:
         return [column.name for column in self.columns]
 
     @property
+    def row_columns(self) -> tuple[Column, ...]:
+        """The columns that rows may have: all that LanceDB does not compute."""
+        return tuple(column for column in self.columns if not column.computed_from)
+
+    @property
+    def row_names(self) -> list[str]:
+        return [column.name for column in self.row_columns]
+
+    @property
+    def computed_from(self) -> set[str]:
+        """The columns from which LanceDB computes others."""
+        return {column.computed_from for column in self.columns} - {""}
+
+    @property
     def plain_columns(self) -> tuple[Column, ...]:
         """The columns that no function computes."""
         return tuple(column for column in self.columns if column.kind not in DERIVED_KINDS)
@@ -225,8 +245,8 @@ class State:
         return pa.schema([key, *(column.arrow for column in self.columns)])
 
     def table(self, rows: Mapping[int, Values], names: Iterable[str] | None = None) -> pa.Table:
-        """Return rows as an Arrow table with the columns of this version."""
-        chosen = [c for c in self.columns if names is None or c.name in names]
+        """Return rows as an Arrow table with the columns that rows of this version may have."""
+        chosen = [c for c in self.row_columns if names is None or c.name in names]
         arrays = [pa.array(list(rows), pa.int64())]
         arrays += [to_arrow([row.get(c.name) for row in rows.values()], c.kind) for c in chosen]
         fields = [self.schema.field(KEY), *(column.arrow for column in chosen)]

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 MODEL = ("states", "existing", "row_ids", "restored", "unstamped", "snapshots", "memory")
 """What of a line is a model of its table."""
 
-NOT_COPIED = ("replica", "consuming_replica", "derived", "transactions", "ahead", "views")
+NOT_COPIED = (
+    "replica",
+    "consuming_replica",
+    "derived",
+    "transactions",
+    "applied",
+    "ahead",
+    "views",
+)
 """What a line remembers of others than its table, or of what it has checked."""
 
 
@@ -106,7 +114,7 @@ def replace_table(line: "Line", which: Any, batches: list[Mapping[int, Values]])
         which: The number of a copy; or "new" for a table with the same columns.
         batches: The rows of each version.
     """
-    life, columns = line.life, line.now.columns
+    life, columns = line.life, line.now.row_columns
     if which != "new" and which >= len(life.copies):
         raise DoesNotFit("no such copy")
     delete_table(line)

@@ -175,16 +175,6 @@ class IndexedTable:
     def optimize(self) -> None:
         self.theirs.optimize.optimize_indices()
 
-    def merge(self) -> None:
-        rows = self.rows([*self.sample_keys(5), *self.new_keys(2)])
-        merge = self.theirs.merge_insert("id").when_matched_update_all()
-        merge.when_not_matched_insert_all().execute(rows)
-
-    def compact_by_pylance(self) -> None:
-        self.theirs.optimize.compact_files(target_rows_per_fragment=20)
-        # After its own, deleted rows take the places of near ones.
-        self.index()
-
     # --- questions
 
     def check(self) -> None:
@@ -228,7 +218,4 @@ ACTS: tuple[Callable[[IndexedTable], None], ...] = (
     IndexedTable.update_indexed, IndexedTable.upsert, IndexedTable.upsert_some_columns,
     IndexedTable.upsert_and_delete, IndexedTable.compact, IndexedTable.overwrite,
     IndexedTable.restore, IndexedTable.update_indices,
-)  # fmt: skip
-OTHERS: tuple[Callable[[IndexedTable], None], ...] = (
-    IndexedTable.index, IndexedTable.optimize, IndexedTable.merge, IndexedTable.compact_by_pylance,
 )  # fmt: skip

@@ -1,6 +1,5 @@
 """Columns computed, dropped and renamed in twins of one table, ours and pylance's."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.operations.operation import Operation
@@ -173,122 +171,6 @@ def test_rebased_updates_restore_no_dropped_columns(tmp_path: Path) -> None:
     beaten.update({"x": "x + 10"})
     lance.dataset(uri).validate()
     assert lance.dataset(uri).to_table().to_pydict() == {"id": [1, 2], "x": [13, 14]}
-
-
-class Columns:
-    """Random changes of columns, the same in both twins; numbers only, so that all can be added."""
-
-    def __init__(self, path: Path, seed: int) -> None:
-        self.dice = random.Random(seed)
-        version = self.dice.choice(["2.0", "2.1", "2.2"])
-        self.twins = Twins(path, rows(range(20), 0), data_storage_version=version)
-        self.count = 0
-
-    def both(self, ours: Callable[[Dataset], object], theirs: Callable[[Any], object]) -> None:
-        ours(lance_stream.open_dataset(self.twins.ours))
-        theirs(lance.dataset(self.twins.theirs))
-
-    def name(self) -> str:
-        return self.dice.choice([name for name in self.names() if name not in ("id", "group")])
-
-    def names(self) -> list[str]:
-        return lance_stream.open_dataset(self.twins.ours).schema.names
-
-    def new_name(self) -> str:
-        self.count += 1
-        return f"c{self.count}"
-
-    def add(self) -> None:
-        source = self.name()
-        columns = {self.new_name(): f"`{source}` + id", self.new_name(): "id * 2"}
-        self.both(lambda ds: ds.add_columns(columns), lambda ds: ds.add_columns(columns))
-
-    def add_nulls(self) -> None:
-        field = pa.field(self.new_name(), pa.float64())
-        self.both(lambda ds: ds.add_columns(field), lambda ds: ds.add_columns(field))
-
-    def drop(self) -> None:
-        if len(self.names()) > 3:
-            name = self.name()
-            self.both(lambda ds: ds.drop_columns([name]), lambda ds: ds.drop_columns([name]))
-
-    def rename(self) -> None:
-        name, new = self.name(), self.new_name()
-        self.both(
-            lambda ds: ds.rename_columns({name: new}),
-            lambda ds: ds.alter_columns({"path": name, "name": new}),
-        )
-
-    def update(self) -> None:
-        name, rest = self.name(), self.dice.randrange(4)
-        where = f"id % 4 = {rest}"
-        self.both(
-            lambda ds: ds.update({name: "id"}, where), lambda ds: ds.update({name: "id"}, where)
-        )
-
-    def delete(self) -> None:
-        ids = lance_stream.open_dataset(self.twins.ours).to_table(["id"])["id"].to_pylist()
-        where = f"id = {self.dice.choice(ids)}"
-        self.both(lambda ds: ds.delete(where), lambda ds: ds.delete(where))
-
-    def append(self) -> None:
-        schema = lance_stream.open_dataset(self.twins.ours).schema
-        key = 100 + self.count
-        self.count += 1
-        row = {name: key if name != "group" else "new" for name in schema.names}
-        table = pa.Table.from_pylist([row], schema=schema)
-        self.both(lambda ds: ds.append(table), lambda ds: ds.insert(table))
-
-    def compact(self) -> None:
-        """One of them may have nothing to compact, for ours updates rows where they are."""
-        twins = [lance.dataset(uri) for uri in (self.twins.ours, self.twins.theirs)]
-        for value in twins:
-            value.optimize.compact_files()
-        for version in twins:
-            while version.version < max(twin.version for twin in twins):
-                version.update_config({"versions": str(version.version)})
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_column_histories_agree(tmp_path: Path, seed: int) -> None:
-    """Faults between column changes and other operations show only in sequences."""
-    columns = Columns(tmp_path, seed)
-    acts = [
-        columns.add,
-        columns.add_nulls,
-        columns.drop,
-        columns.rename,
-        columns.update,
-        columns.delete,
-        columns.append,
-        columns.compact,
-    ]
-    for _ in range(9):
-        columns.dice.choice(acts)()
-        columns.twins.check()
-    for uri in (columns.twins.ours, columns.twins.theirs):
-        assert rows_of_feed(uri) == snapshot(uri)
-
-
-def rows_of_feed(uri: str) -> dict[int, dict[str, Any]]:
-    """Return the rows that the whole feed adds up to, by their ids."""
-    ds = lance_stream.open_dataset(uri)
-    rows: dict[int, dict[str, Any]] = {}
-    for change in ds.changes(0, pre_images=False).read_all().to_pylist():
-        if change["_change_type"] == "delete":
-            del rows[change["_rowid"]]
-        else:
-            rows[change["_rowid"]] = {name: change[name] for name in ds.schema.names}
-    return rows
-
-
-def snapshot(uri: str) -> dict[int, dict[str, Any]]:
-    """Return the rows of the newest version by their ids."""
-    ds = lance_stream.open_dataset(uri)
-    return {
-        row["_rowid"]: {name: row[name] for name in ds.schema.names}
-        for row in ds.to_table(with_row_id=True).to_pylist()
-    }
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])

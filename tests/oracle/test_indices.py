@@ -4,7 +4,6 @@ One table with an index of every kind that pylance builds; our verbs in random o
 pylance's between them. After each, every index is asked, and so are the rows themselves.
 """
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 import lance_stream
 from lance_stream.row_updates.in_place_costs import FragmentCosts
-from tests.oracle.indexed_table import ACTS, OTHERS, SCHEMA, IndexedTable
+from tests.oracle.indexed_table import ACTS, SCHEMA, IndexedTable
 
 pytestmark = pytest.mark.oracle
 
@@ -39,28 +38,6 @@ def test_indices_stay_right_after_operations(
     table.check()
 
 
-@pytest.mark.some_cases(one_in=2)
-@pytest.mark.slow
-@pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
-@pytest.mark.parametrize("seed", range(8, 12))
-def test_deferred_index_remaps_are_followed(
-    tmp_path: Path, act: Callable[[IndexedTable], None], seed: int
-) -> None:
-    """pylance can leave a history of moved rows, which operations must respect or refuse."""
-    table = IndexedTable(str(tmp_path / "t"), seed, stable_row_ids=False)
-    table.append()
-    table.delete()
-    table.theirs.optimize.compact_files(defer_index_remap=True)
-    assert "__lance_frag_reuse" in table.index_names
-    act(table)
-    table.check()
-    table.append()
-    table.compact()
-    table.check()
-    table.optimize()
-    table.check()
-
-
 def test_dead_rows_crowd_out_no_neighbours(
     tmp_path: Path,
 ) -> None:
@@ -74,23 +51,6 @@ def test_dead_rows_crowd_out_no_neighbours(
     nearest = {"column": "v", "q": np.zeros(8, np.float32), "k": 5}
     assert len(ds.table.manifest.fragments) == 1
     assert lance.dataset(uri).to_table(nearest=nearest)["id"].to_pylist() == [3, 4, 5, 6, 7]
-
-
-@pytest.mark.some_cases(one_in=4)
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("stable_row_ids", [True, False], ids=["stable ids", "addresses"])
-def test_indices_stay_right_in_random_histories(
-    tmp_path: Path, seed: int, stable_row_ids: bool
-) -> None:
-    """Coverage depends on all operations since the index was built."""
-    dice = random.Random(seed)
-    table = IndexedTable(str(tmp_path / "t"), seed, stable_row_ids=stable_row_ids)
-    for _ in range(10):
-        act = dice.choice(OTHERS if dice.random() < 0.25 else ACTS)
-        act(table)
-        table.check()
-    assert table.ours.verify() == []
 
 
 @pytest.mark.parametrize("kind", ["ZONEMAP", "BLOOMFILTER", "BTREE", "BITMAP"])

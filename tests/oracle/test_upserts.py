@@ -1,6 +1,5 @@
 """Upserts on twins of one table, ours and pylance's: the same rows, ids, stamps and feed."""
 
-import random
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from lance_stream.storage.locations import open_store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
-from tests.oracle.test_applied import check_applied
+from tests.histories.checks.transactions import check_applied
 
 pytestmark = pytest.mark.oracle
 
@@ -67,22 +66,6 @@ def rows(keys: Any, value: float) -> pa.Table:
             "x": pa.array([value + key for key in keys], pa.float64()),
         }
     )
-
-
-@pytest.mark.quick_cases(one_in=4)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("on", [("id",), ("group", "id")])
-def test_random_upserts_agree(tmp_path: Path, seed: int, on: tuple[str, ...]) -> None:
-    """Matched, new and deleted keys in any mix must give pylance's rows and stamps."""
-    dice = random.Random(seed)
-    twins = Twins(tmp_path, rows(range(20), 0))
-    for step in range(6):
-        keys = dice.sample(range(35), dice.randint(1, 15))
-        result = twins.upsert(rows(keys, step * 100), *on)
-        assert result.num_inserted + result.num_updated == len(keys)
-        if dice.random() < 0.3:
-            for uri in (twins.ours, twins.theirs):
-                lance.dataset(uri).delete(f"id % 5 = {step % 5}")
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

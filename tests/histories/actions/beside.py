@@ -53,7 +53,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     now = line.now
     rows = life.fitting_new_rows(now, choose("rows", lambda dice: life.draw_new_rows(now, dice)))
-    if any({*now.names} != values.keys() for values in rows.values()):
+    if any({*now.row_names} != values.keys() for values in rows.values()):
         raise DoesNotFit("columns")
     bad = set(choose("bad", lambda dice: [key for key in rows if dice.random() < 0.4]))
     data = now.table(rows)
@@ -76,7 +76,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
         checked = CheckedBatches(
             data.to_batches(), RowRules(line.ours().schema, checks, keeps_rows=True)
         )
-        good = pa.Table.from_batches(list(checked), now.schema)
+        good = pa.Table.from_batches(list(checked), data.schema)
         table = line.ours().table
         quarantine = QuarantineBatch(location, {}, MicroBatch(app_id, number))
         entry = line.ours().ledger().get(app_id)

@@ -111,9 +111,10 @@ def rename_columns(life: Life, choose: Choices) -> None:
     """Renames a column, or lets two columns change their names."""
     line = life.line(choose)
     deletes_by = line.now.deletes_by
-    names = [column.name for column in line.now.plain_columns if column.name != deletes_by]
+    fixed = {deletes_by, *line.now.computed_from}
+    names = [column.name for column in line.now.plain_columns if column.name not in fixed]
     first = choose.one_of("name", names)
-    others = [name for name in NAMES if name not in (first, deletes_by)]
+    others = [name for name in NAMES if name not in {first, *fixed}]
     new = choose.one_of("to", others)
     mapping = {first: new, new: first} if new in names else {first: new}
 
@@ -139,8 +140,8 @@ def rename_columns(life: Life, choose: Choices) -> None:
 def widen_column(life: Life, choose: Choices) -> None:
     """Casts a column to a wider type: its values are written anew, and each row is updated."""
     line = life.line(choose)
-    indexed = line.indexed()
-    narrow = [c.name for c in line.now.columns if ALL_KINDS[c.kind].wider and c.name not in indexed]
+    fixed = {*line.indexed(), *line.now.computed_from}
+    narrow = [c.name for c in line.now.columns if ALL_KINDS[c.kind].wider and c.name not in fixed]
     name = choose.one_of("name", narrow)
     column = line.now.column(name)
     assert column is not None

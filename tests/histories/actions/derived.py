@@ -188,4 +188,4 @@ def values_beside(line: Line, target: str) -> dict[int, tuple[int, str]]:
 
 def draw_rival(line: Line, dice: Any) -> list[Any]:
     name = dice.choice(RIVALS)
-    return [name, line.draw_rival(name, dice), dice.choice(["we", "pylance"])]
+    return [name, line.draw_rival(name, dice), line.draw_rival_writer(name, dice)]

@@ -116,7 +116,7 @@ def restarted_query(life: Life, choose: Choices) -> None:
     check_is_alone(line)
     if not life.is_stable or "ahead" in line.memory:
         raise DoesNotFit("a new table has stable row ids, and no pending commits")
-    empty, result = State(line.now.columns), life.memory.setdefault("restarted", [])
+    empty, result = State(line.now.row_columns), life.memory.setdefault("restarted", [])
     if choose.happens("repeats", 0.3):
         if not result or result[-1].state != empty:
             raise DoesNotFit("no batch, or other columns")
@@ -124,9 +124,9 @@ def restarted_query(life: Life, choose: Choices) -> None:
     else:
         drawn = choose("rows", lambda dice: life.draw_new_rows(line.now, dice))
         rows = life.fitting_new_rows(line.now, drawn)
-        if any({*line.now.names} != values.keys() for values in rows.values()):
+        if any({*line.now.row_names} != values.keys() for values in rows.values()):
             raise DoesNotFit("columns")
-        columns = line.now.columns
+        columns = line.now.row_columns
         fits_spark = all(c.kind in KINDS_IN_SPARK and not c.note for c in columns)
         ways = tuple(way for way in WAYS if way != FORMAT_UPSERT or fits_spark)
         way, late_start = choose.one_of("way", ways), choose.happens("late_start", 0.5)

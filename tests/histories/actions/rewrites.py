@@ -29,7 +29,7 @@ def chosen_fragment(fragments: Iterable[Any], choose: Choices) -> tuple[Any, lis
 def rewrite_column(life: Life, choose: Choices) -> None:
     """Some rows of a fragment change in one column, with or without new row versions."""
     line = life.line(choose)
-    name = choose.one_of("column", [column.name for column in line.now.plain_columns])
+    name = choose.one_of("column", rewritable(line.now.plain_columns, line.now))
     column = line.now.column(name)
     assert column is not None
     fragment, keys = chosen_fragment(line.pylance().get_fragments(), choose)
@@ -74,7 +74,8 @@ def replace_file(life: Life, choose: Choices) -> None:
     """All rows of a fragment get one value in a column that has a data file of its own."""
     line = life.line(choose)
     ds = line.pylance()
-    name = choose.one_of("column", [c.name for c in line.now.plain_columns if is_leaf(c)])
+    leaves = [column for column in line.now.plain_columns if is_leaf(column)]
+    name = choose.one_of("column", rewritable(leaves, line.now))
     column = line.now.column(name)
     assert column is not None
     field_id = ds.lance_schema.field(name).id()
@@ -91,10 +92,16 @@ def replace_file(life: Life, choose: Choices) -> None:
 
     def replace_one(ds: Any) -> None:
         path = f"{life.number()}-replaced.lance"
-        write_values(f"{line.uri}/data/{path}", column, [value[name]] * fragment.physical_rows, ds)
+        file = Path(line.uri, "data", path)
+        write_values(file, column, [value[name]] * fragment.physical_rows, ds)
         old = files[fragment.fragment_id]
         new = lance.fragment.DataFile(
-            path, [field_id], [0], old.file_major_version, old.file_minor_version
+            path,
+            [field_id],
+            [0],
+            old.file_major_version,
+            old.file_minor_version,
+            file_size_bytes=file.stat().st_size,
         )
         group = lance.LanceOperation.DataReplacementGroup(fragment.fragment_id, new)
         operation = lance.LanceOperation.DataReplacement([group])
@@ -103,12 +110,19 @@ def replace_file(life: Life, choose: Choices) -> None:
     line.write(choose, None, lambda state, at: state.updated(rows, at), pylance=replace_one)
 
 
+def rewritable(columns: Iterable[Column], state: State) -> list[str]:
+    """Return the columns whose values may change unnoticed: LanceDB computes nothing from them."""
+    return [column.name for column in columns if column.name not in state.computed_from]
+
+
 def is_leaf(column: Column) -> bool:
     return column.kind not in ("list", "pair", "vector", "uuid")
 
 
-def write_values(path: str, column: Column, values: list[Value], ds: Any) -> None:
-    Path(path).parent.mkdir(exist_ok=True)
+def write_values(path: Path, column: Column, values: list[Value], ds: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
     data = pa.table([to_arrow(values, column.kind)], schema=pa.schema([column.arrow]))
-    with lance.file.LanceFileWriter(path, data.schema, version=ds.data_storage_version) as writer:
+    with lance.file.LanceFileWriter(
+        str(path), data.schema, version=ds.data_storage_version
+    ) as writer:
         writer.write_batch(data)

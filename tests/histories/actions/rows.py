@@ -15,7 +15,7 @@ from lance_stream.verbs.jobs import commit_job, plan_job
 from lance_stream.write.fragments import write_fragments
 from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.lancedb_tables import HAS_LANCEDB
-from tests.histories.life import OTHERS, Life, Line, in_list, unchanged
+from tests.histories.life import OTHERS, Life, Line, in_list, merge_all, unchanged
 from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
@@ -24,6 +24,7 @@ FORMS = {
     "insert some": ("ignore", f"source.{KEY} % 2 = 0"),
     "update only": ("update", "ignore"),
     "conditional": ("a condition", "insert"),
+    "conditional update only": ("a condition", "ignore"),
 }
 """Merges: what happens to rows that match, and to those that do not."""
 
@@ -91,6 +92,7 @@ def append(life: Life, choose: Choices) -> None:
         lambda state, at: life.inserted(state, rows, at),
         pylance=lambda ds: lance.write_dataset(data, ds, mode="append"),
         lancedb=lambda table: table.add(data),
+        duckdb=lambda table: table.insert([KEY, *line.now.names], data),
         rivals=("delete", "configure", "compact", "drop", *([] if is_by_job else ["replace"])),
     )
 
@@ -120,7 +122,7 @@ def upsert(life: Life, choose: Choices) -> None:
     names = choose(
         "names",
         lambda dice: (
-            now.names
+            now.row_names
             if dice.random() < 0.6
             else dice.sample(column_names, dice.randint(0, len(column_names)))
         ),
@@ -162,13 +164,9 @@ def upsert(life: Life, choose: Choices) -> None:
             }
         return life.upserted(state, changed, at)
 
-    def by_others(ds: Any) -> None:
-        merge = ds.merge_insert(KEY).when_matched_update_all()
-        merge.when_not_matched_insert_all().execute(data)
-
     rules = UpsertRules((KEY,), skip_unchanged=skips)
     run = upsert_by_tasks if choose.happens("by_tasks", 0.15) else upsert_rows
-    is_whole = set(names) == set(now.names)
+    is_whole = set(names) == set(now.row_names)
     rivals = ["configure", "compact", *(["replace"] if run is upsert_rows else [])]
     if not lacks:
         rivals += ["delete", "update", "upsert"]
@@ -177,8 +175,8 @@ def upsert(life: Life, choose: Choices) -> None:
         choose,
         lambda ds: run(ds.table, data, rules),
         build,
-        pylance=by_others if is_whole and not skips else None,
-        lancedb=by_others if is_whole and not skips else None,
+        pylance=(lambda table: merge_all(table, data)) if is_whole and not skips else None,
+        lancedb=(lambda table: merge_all(table, data)) if is_whole and not skips else None,
         rivals=rivals,
     )
 
@@ -186,11 +184,19 @@ def upsert(life: Life, choose: Choices) -> None:
 @action(weight=2)
 def merge(life: Life, choose: Choices) -> None:
     """Inserts only, updates only, or updates on a condition over both rows."""
-    line, now = life.line(choose), None
+    line = life.line(choose)
     now = line.now
     form = choose.one_of("form", [*FORMS])
-    condition = f"source.{KEY} + target.{KEY} > 20"
-    columns = [column for column in now.columns if column.name in now.names]
+    columns = now.columns
+    numbers = [column.name for column in columns if ALL_KINDS[column.kind].is_number]
+    compared = choose("compared", lambda dice: dice.choice([KEY, *numbers]))
+    column = now.column(compared)
+    if compared not in [KEY, *numbers]:
+        raise DoesNotFit(compared)
+    if column is None:
+        condition = f"source.{KEY} + target.{KEY} > 20"
+    else:
+        condition = f"source.{compared} > target.{compared} AND source.{KEY} IS NOT NULL"
 
     def draw(dice: Any) -> dict[int, Any]:
         keys = [*life.draw_keys(dice, 8), *life.draw_new_keys(dice, 3)]
@@ -200,29 +206,39 @@ def merge(life: Life, choose: Choices) -> None:
     if not rows:
         raise DoesNotFit("no rows")
     data = now.table(rows)
+    is_conditional = FORMS[form][0] == "a condition"
 
     def build(state: State, at: int) -> State:
+        def holds(key: int) -> bool:
+            if column is None:
+                return key > 10
+            new, old = rows[key].get(compared), state.rows[key].values.get(column.ident)
+            return new is not None and old is not None and bool(new > old)
+
         def counts(key: int) -> bool:
             if key not in state.rows:
-                return form != "update only" and (form != "insert some" or key % 2 == 0)
-            return form == "update only" or (form == "conditional" and key > 10)
+                return FORMS[form][1] == "insert" or (form == "insert some" and key % 2 == 0)
+            return form == "update only" or (is_conditional and holds(key))
 
         return life.upserted(state, {key: rows[key] for key in rows if counts(key)}, at)
 
     def by_others(ds: Any, keyword: str) -> None:
         builder = ds.merge_insert(KEY)
         if FORMS[form][0] != "ignore":
-            where = {keyword: condition} if form == "conditional" else {}
+            where = {keyword: condition} if is_conditional else {}
             builder = builder.when_matched_update_all(**where)
-        if form != "update only":
+        if FORMS[form][1] == "insert":
             builder = builder.when_not_matched_insert_all()
         builder.execute(data)
 
-    matched = condition if form == "conditional" else FORMS[form][0]
+    matched = condition if is_conditional else FORMS[form][0]
     rules = UpsertRules((KEY,), when_matched=matched, when_not_matched=FORMS[form][1])
     run = upsert_by_tasks if choose.happens("by_tasks", 0.2) else upsert_rows
-    rivals = ["configure", "compact", "delete", "update", "drop"]
-    if form != "update only":  # rows that others insert meanwhile are not updated, as by an update
+    rivals = ["configure", "compact", "delete", "update"]
+    rivals += ["drop"] if column is None else []  # of the compared column
+    if (
+        FORMS[form][1] != "ignore"
+    ):  # rows that others insert meanwhile are not updated, as by an update
         rivals.append("upsert")
     line.write(
         choose,
@@ -273,7 +289,7 @@ def delete(life: Life, choose: Choices) -> None:
 
 @action(weight=3)
 def update(life: Life, choose: Choices) -> None:
-    """Adds one to a column of numbers."""
+    """Adds one to a column of numbers, and may set another column to null."""
     line = life.line(choose)
     numbers = [c.name for c in line.now.columns if ALL_KINDS[c.kind].is_number]
     name = choose.one_of("column", numbers)
@@ -282,22 +298,25 @@ def update(life: Life, choose: Choices) -> None:
     assert column is not None
     sql = {"int32": "INT", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE"}
     where = f"{KEY} >= {limit}"
-    cast = f"CAST({name} + 1 AS {sql[column.kind]})"
+    values = {name: f"CAST({name} + 1 AS {sql[column.kind]})"}
+    erased = [c.name for c in line.now.plain_columns if c.name != name and not c.is_required]
+    if erased and choose.happens("erases", 0.3):
+        values[choose.one_of("erased", erased)] = "NULL"
 
     def build(state: State, at: int) -> State:
         rows = {}
         for key, row in state.rows.items():
             if key >= limit:
                 old = row.values.get(column.ident)
-                rows[key] = {name: None if old is None else old + 1}
+                rows[key] = {**dict.fromkeys(values), name: None if old is None else old + 1}
         return state.updated(rows, at)
 
     line.write(
         choose,
-        lambda ds: ds.update({name: cast}, where=where),
+        lambda ds: ds.update(values, where=where),
         build,
-        pylance=lambda ds: ds.update({name: cast}, where=where),
-        lancedb=lambda table: table.update(where, values_sql={name: cast}),
+        pylance=lambda ds: ds.update(values, where=where),
+        lancedb=lambda table: table.update(where, values_sql=values),
         rivals=("configure", "compact", "delete", "replace"),
     )
 

@@ -127,11 +127,13 @@ def batch(life: Life, choose: Choices) -> None:
         if mode == "append":
             return life.inserted(state, rows, at)
         if mode == "overwrite":
-            return life.inserted(replace(state, rows={}), rows, at)
+            return life.inserted(replace(state, rows={}, columns=state.row_columns), rows, at)
         return life.upserted(state, rows, at)
 
-    is_overwrite = mode == "overwrite"
-    write_batch(line, choose, micro_batch, MODES[mode], data, build, is_overwrite=is_overwrite)
+    rivals = ["configure", *([] if mode == "overwrite" else ["compact", "delete", "twin", "twin"])]
+    if mode not in ("overwrite", "upsert by tasks"):  # attempts that die leave files in any table
+        rivals.append("replace")
+    write_batch(line, choose, micro_batch, MODES[mode], data, build, rivals)
     if _is_last(line, micro_batch):
         batches = line.memory.setdefault("batches", {})
         batches[app_id] = (number, mode, data, micro_batch)
@@ -144,8 +146,7 @@ def write_batch(
     write: Write,
     data: pa.Table,
     build: Build,
-    *,
-    is_overwrite: bool,
+    rivals: list[str],
 ) -> None:
     """Write a batch, and if the process dies meanwhile, once more: then it is there once.
 
@@ -162,9 +163,7 @@ def write_batch(
         choose,
         lambda ds: write(ds.table, data, micro_batch),
         build,
-        rivals=("configure",)
-        if is_overwrite
-        else ("configure", "compact", "delete", "twin", "twin", "replace"),
+        rivals=rivals,
         is_planned_on_handle=True,
     )
     if line.memory is not memory:
@@ -263,7 +262,7 @@ def upsert_events(life: Life, choose: Choices) -> None:
     last = newest_events(events, has_order=bool(name))
     for key, sequence, _, values in events:
         life.fitting_rows(now, {key: values})
-        if values.keys() != {*now.names} or (column is not None and values[name] != sequence):
+        if values.keys() != {*now.row_names} or (column is not None and values[name] != sequence):
             raise DoesNotFit("an event")
     offset = choose("offset", lambda dice: dice.randrange(1000))
     table = pa.concat_tables([now.table({key: values}) for key, _, _, values in events])

@@ -115,7 +115,7 @@ class Writers:
         self, table: TableVersion, state: State, form: str, rows: Mapping[int, Values]
     ) -> None:
         column_names = [column.name for column in state.plain_columns]
-        names = column_names[::2] if form == "some columns" else state.names
+        names = column_names[::2] if form == "some columns" else state.row_names
         result = upsert(table, state.table(rows, names), RULES[form])
         life = self.line.life
         if not result.is_new:
@@ -190,7 +190,7 @@ def concurrent_writers(life: Life, choose: Choices) -> None:
     work = choose("work", draw)
     for _, rows, _ in (batch for batches in work for batch in batches):
         life.fitting_rows(now, rows)
-        if any(values.keys() != {*now.names} for values in rows.values()):
+        if any(values.keys() != {*now.row_names} for values in rows.values()):
             raise DoesNotFit("columns")
     seed = choose("seed", lambda dice: dice.randrange(1000))
     writers = Writers(line, work, seed)

@@ -1,14 +1,18 @@
 """Verbs about versions: restore, compaction, cleanup, tags, consumers, branches, clones."""
 
+import random
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from lance_stream.maintenance.compaction.automatic import AUTO
+from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
-from tests.histories.life import OTHERS, Life, Line, plain_rows, unchanged
-from tests.histories.model import State
+from tests.histories.life import OTHERS, Life, Line, in_list, plain_rows, unchanged
+from tests.histories.model import KEY, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
 TAGS = ["red", "green", "blue"]
@@ -64,8 +68,47 @@ def compact(life: Life, choose: Choices) -> None:
             target_rows_per_fragment=size, defer_index_remap=defers
         ),
         lancedb=lambda table: table.optimize(),
-        rivals=("append", "delete", "configure", "drop", "replace"),
+        duckdb=lambda table: table.sql("OPTIMIZE {t}"),
+        rivals=("append", "delete", "upsert", "update", "configure", "drop", "restore", "replace"),
     )
+
+
+@action(weight=0.7)
+def compact_in_background(life: Life, choose: Choices) -> None:
+    """Batches of upserts and deletes, after which rounds of compaction begin on their own.
+
+    Each round ends before the next batch, so that equal seeds play equal lives.
+    """
+    line = life.line(choose)
+    every = choose("every", lambda dice: dice.choice([AUTO, AUTO, 1, 2]))
+    size = choose("size", lambda dice: dice.choice([7, 30, 1000]))
+
+    def draw(dice: random.Random) -> list[list[Any]]:
+        batches: list[list[Any]] = []
+        for _ in range(dice.randint(2, 6)):
+            keys = life.draw_keys(dice, 8)
+            rows = {key: life.draw_values(line.now.columns, dice) for key in keys}
+            batches.append([rows, life.draw_keys(dice, 3)])
+        return batches
+
+    compaction = BackgroundCompaction(every, replace(ROUND, target_rows=size))
+    for number, (drawn, deleted) in enumerate(choose("batches", draw)):
+        rows = life.fitting_rows(line.now, drawn)
+        required = {column.name for column in line.now.columns if column.is_required}
+        if any(not required <= values.keys() for values in rows.values()):
+            raise DoesNotFit("a required column")
+        with compaction.batch():
+            ds = line.ours().upsert(line.now.table(rows), on=KEY)
+            line.advance(lambda state, at: life.upserted(state, rows, at))  # noqa: B023  # called at once
+            ds.delete(in_list(deleted))
+            line.advance(lambda state, _: state.without(deleted), may_stay=True)  # noqa: B023  # called at once
+        compaction.after_batch(number, lambda: line.ours().table, lookup_seconds=0.0)
+        assert compaction.wait(60)
+        line.advance(unchanged, may_stay=True)
+    last = compaction.last_round
+    if last is not None:
+        assert last.error is None
+        life.counts["rounds of compaction"] += last.version is not None
 
 
 def protected(line: Line) -> set[int]:
@@ -82,7 +125,8 @@ def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> di
     """Return the changes of at most three of the versions that exist with the one before.
 
     A restore brings back columns that were renamed, overwritten, or dropped and re-created: they
-    can be followed only through the versions that a cleanup may remove.
+    can be followed only through the versions that a cleanup may remove. So can columns that were
+    rewritten without new row versions.
     """
     if not line.life.is_stable:
         return {}
@@ -92,7 +136,8 @@ def feed_of_some_versions(line: Line, choose: Choices, versions: set[int]) -> di
         for version in versions
         if version - 1 in versions
         and (
-            version not in restores or _identities(line, version) == _identities(line, version - 1)
+            version not in restores
+            or (not line.unstamped and _identities(line, version) == _identities(line, version - 1))
         )
     )
     watched = choose("watched", lambda dice: dice.sample(pairs, min(len(pairs), 3)))
@@ -131,6 +176,8 @@ def cleanup(life: Life, choose: Choices) -> None:
     existing = {v for v in listed if v in line.states}
     if by == "dry run":
         assert existing >= line.existing
+    if by == "we" and not has_pending:
+        assert existing & line.existing == retained, f"{existing - retained} were retained"
     if by == "pylance":
         # it keeps the version that a branch starts from, but not always the files of it
         existing -= protected(line) - retained

@@ -16,7 +16,7 @@ from lance_stream.feed.following.positions import Limits
 from tests.histories.checks.replicas import Replica
 from tests.histories.lancedb_tables import connect
 from tests.histories.life import Life, Line, plain_rows
-from tests.histories.model import KEY, Column, Row, State
+from tests.histories.model import ALL_KINDS, KEY, Column, Row, State
 from tests.histories.steps import Choices, DoesNotFit, action
 
 MAX_VIEWS = 3
@@ -37,12 +37,14 @@ class View:
         line: The versions of the view itself.
         source: Its column of the table, besides the key.
         min_key: The smallest key that it shows.
+        min_value: The smallest value that it shows; None for all, and nulls.
         replica: Follows the view.
     """
 
     line: Line
     source: Column
     min_key: int
+    min_value: int | None
     replica: ReplicaOfView
 
     def expected(self, state: State) -> dict[int, Any]:
@@ -50,8 +52,11 @@ class View:
         return {
             key: row.values.get(self.source.ident)
             for key, row in state.rows.items()
-            if key >= self.min_key
+            if key >= self.min_key and self._has(row.values.get(self.source.ident))
         }
+
+    def _has(self, value: Any) -> bool:
+        return self.min_value is None or (value is not None and value >= self.min_value)
 
     def adopt(self) -> None:
         """Take the versions that LanceDB has committed since."""
@@ -71,7 +76,10 @@ class View:
 
 @action(weight=1)
 def create_view(life: Life, choose: Choices) -> None:
-    """LanceDB creates a view of the key and one column, mostly of some rows."""
+    """LanceDB creates a view of the key and one column, mostly of some rows.
+
+    If its condition is about the column, an update lets rows enter and leave it.
+    """
     line = _table_of_views(life, choose)
     views: dict[int, View] = line.memory.setdefault("views", {})
     if len(views) >= MAX_VIEWS:
@@ -81,15 +89,21 @@ def create_view(life: Life, choose: Choices) -> None:
     min_key = choose("min_key", lambda dice: dice.choice([0, dice.randint(0, life.next_key)]))
     column = line.now.column(name)
     assert column is not None
+    is_number = ALL_KINDS[column.kind].is_number
+    min_value = choose("min_value", lambda dice: 50 if is_number and dice.random() < 0.5 else None)
+    if min_value is not None and not is_number:
+        raise DoesNotFit("numbers")
+    conditions = [f"{KEY} >= {min_key}"] if min_key else []
+    conditions += [] if min_value is None else [f"{name} >= {min_value}"]
     number = life.number()
     connect(life.folder).create_materialized_view(
         f"view{number}",
         Path(line.root).stem,
         select=[KEY, name],
-        where=f"{KEY} >= {min_key}" if min_key else None,
+        where=" AND ".join(conditions) or None,
     )
     view_line = Line(life, f"{life.folder}/view{number}.lance")
-    views[number] = View(view_line, column, min_key, ReplicaOfView(view_line))
+    views[number] = View(view_line, column, min_key, min_value, ReplicaOfView(view_line))
     views[number].adopt()
 
 
@@ -100,7 +114,8 @@ def refresh_view(life: Life, choose: Choices) -> None:
     views: dict[int, View] = line.memory.get("views", {})
     number = choose.one_of("view", sorted(views))
     view = views[number]
-    is_full = choose.happens("full", 0.1)
+    # An incremental refresh does not see rows that were rewritten without new row versions.
+    is_full = choose.happens("full", 0.1) or view.source.ident in line.unstamped.values()
     column = line.now.column(view.source.name)
     try:
         result = connect(life.folder).open_materialized_view(f"view{number}").refresh(full=is_full)

@@ -56,8 +56,9 @@ class Replica:
                 for field in changes.schema
                 if not field.name.startswith("_")
             ]
+            computed = {c.name for c in self.line.now.columns if c.computed_from}
             shutil.rmtree(self.uri, ignore_errors=True)
-            schema = pa.schema(fields)
+            schema = pa.schema([f.remove_metadata() if f.name in computed else f for f in fields])
             self.ds = lance_stream.create_dataset(self.uri, schema, self.line.life.file_version)
         if by_tasks:
             feed_columns = [name for name in changes.schema.names if name.startswith("_")]

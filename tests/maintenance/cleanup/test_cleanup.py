@@ -1,6 +1,5 @@
 """Cleanup as a whole: what it reports, and tables that survive kills and concurrent writes."""
 
-import random
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ import lance_stream
 from lance_stream import Dataset, NotFoundError
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
-from lance_stream.maintenance.consumers import list_consumers, record_progress
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore
 from tests.maintenance.cleanup.tables import (
@@ -20,7 +18,6 @@ from tests.maintenance.cleanup.tables import (
     busy_table,
     deletes_manifest,
     lists_tags,
-    new_table,
     on,
     paths_of,
     rows,
@@ -152,49 +149,3 @@ def test_writes_continue_after_a_cleanup() -> None:
     newest = ds.append(rows(70)).delete("id = 70")
     assert newest.count_rows() == ds.count_rows()
     assert newest.verify() == []
-
-
-@pytest.mark.quick_cases(one_in=3)
-@pytest.mark.parametrize("seed", range(12))
-def test_any_history_stays_readable_after_cleanup(seed: int) -> None:
-    """Random histories with tags, consumers and restores: exactly the promised versions remain,
-    each with all its rows.
-    """
-    dice = random.Random(seed)
-    ds = new_table().append(rows(*range(20)))
-    for step in range(dice.randint(4, 12)):
-        ds = dice.choice(
-            [
-                lambda ds, step: ds.append(rows(*range(100 * step, 100 * step + 5))),
-                lambda ds, step: ds.delete(f"id % 11 = {step}"),
-                lambda ds, step: ds.update({"x": "x + 1"}, f"id % 5 = {step % 5}"),
-                lambda ds, step: ds.overwrite(rows(step, step + 1)),
-                lambda ds, _step: ds.restore(dice.choice(ds.table.log.versions())),
-                lambda ds, _step: ds.compact(),
-                lambda ds, step: ds.upsert(rows(1, 2, 1000 + step), "id"),
-            ]
-        )(ds, step)
-        if dice.random() < 0.2:
-            name = dice.choice(["a", "b", "c"])
-            if name not in ds.tags.list():
-                ds.tags.create(name, dice.choice(ds.table.log.versions()))
-        if dice.random() < 0.2:
-            record_progress(ds.table.refs, "reader", dice.choice(ds.table.log.versions()))
-        if dice.random() < 0.2:
-            ds.cleanup(retain_versions=dice.randint(1, 4))
-    versions = ds.table.log.versions()
-    before = {version: ds.checkout(version).to_table(with_row_id=True) for version in versions}
-    holds = {tag.version for tag in ds.tags.list().values()}
-    first_read = min(
-        (consumer.version for consumer in list_consumers(ds.table.refs)), default=1 << 60
-    )
-    retained = dice.randint(1, 5)
-    report = ds.cleanup(retain_versions=retained, delete_unverified=True)
-    remaining = ds.table.log.versions()
-    expected = [v for v in versions if v in versions[-retained:] or v in holds or v >= first_read]
-    assert remaining == expected
-    assert sorted([*remaining, *report.versions]) == versions
-    for version in remaining:
-        assert ds.checkout(version).to_table(with_row_id=True) == before[version]
-        assert ds.checkout(version).verify() == []
-    assert unnamed_files(ds) == []
