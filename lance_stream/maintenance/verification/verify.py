@@ -197,6 +197,12 @@ def _indices(table: TableVersion) -> Violations:
         unknown = sorted(set(index.field_ids) - field_ids)
         if unknown:
             yield where, f"it covers the fields {unknown}, which the table does not have"
+        base = index.base_id
+        store = table.store if base is None else table.files.store_of_base(base)
+        folder = paths.index_folder(index.uuid)
+        missing = [file.path for file in index.files if not store.exists(f"{folder}/{file.path}")]
+        if missing:
+            yield where, f"its files {missing} are missing in {store.uri}/{folder}"
 
 
 def _ledger(table: TableVersion) -> Violations:

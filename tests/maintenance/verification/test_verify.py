@@ -21,7 +21,7 @@ from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.config.tombstones import CONFIG_KEY
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
 from lance_stream.table.fragments.fragment import DataFile, Fragment
-from lance_stream.table.indices import IndexMetadata, encode_index_section
+from lance_stream.table.indices import IndexFile, IndexMetadata, encode_index_section
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
@@ -186,8 +186,14 @@ def remembering(ds: Dataset) -> str:
     return file.path
 
 
-def index_of(field_id: int = 0, dataset_version: int = 1, name: str = "an index") -> bytes:
-    return encode_index_section([IndexMetadata(bytes(16), (field_id,), name, dataset_version)])
+def index_of(
+    field_id: int = 0,
+    dataset_version: int = 1,
+    name: str = "an index",
+    files: tuple[IndexFile, ...] = (),
+) -> bytes:
+    index = IndexMetadata(bytes(16), (field_id,), name, dataset_version, files=files)
+    return encode_index_section([index])
 
 
 def with_write_ahead_log(ds: Dataset) -> Dataset:
@@ -224,6 +230,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: rewritten(ds, index_section=b"\xff"),
         lambda ds: rewritten(ds, index_section=index_of(field_id=7)),
         lambda ds: rewritten(ds, index_section=index_of(dataset_version=9)),
+        lambda ds: rewritten(ds, index_section=index_of(files=(IndexFile("page_data.lance", 1),))),
     ],
     "ledger": [
         lambda ds: rewritten(ds, config={"lance_stream.ledger.app": "no JSON"}),
