@@ -189,7 +189,10 @@ def merge(life: Life, choose: Choices) -> None:
     form = choose.one_of("form", [*FORMS])
     columns = now.columns
     numbers = [column.name for column in columns if ALL_KINDS[column.kind].is_number]
-    compared = choose("compared", lambda dice: dice.choice([KEY, *numbers]))
+    is_conditional = FORMS[form][0] == "a condition"
+    compared = KEY
+    if is_conditional:
+        compared = choose("compared", lambda dice: dice.choice([KEY, *numbers]))
     column = now.column(compared)
     if compared not in [KEY, *numbers]:
         raise DoesNotFit(compared)
@@ -206,7 +209,6 @@ def merge(life: Life, choose: Choices) -> None:
     if not rows:
         raise DoesNotFit("no rows")
     data = now.table(rows)
-    is_conditional = FORMS[form][0] == "a condition"
 
     def build(state: State, at: int) -> State:
         def holds(key: int) -> bool:
