@@ -164,10 +164,17 @@ def _decoded(fragment: Fragment) -> Any:
 
 
 def _index_coverage(manifest: Manifest) -> list[Any]:
-    """Return the indices, with the fragments of the version that each covers."""
+    """Return the indices, with the fragments of the version that each covers.
+
+    pylance's deferred compactions add an index of moved rows, which their transactions omit.
+    """
     existing = set(manifest.fragments.ids)
     indices = decode_index_section(manifest.index_section or b"")
     return sorted(
-        ((replace(index, fragment_bitmap=b""), existing & {*coverage(index)}) for index in indices),
+        (
+            (replace(index, fragment_bitmap=b""), existing & {*coverage(index)})
+            for index in indices
+            if index.name != "__lance_frag_reuse"
+        ),
         key=lambda entry: entry[0].uuid,
     )
