@@ -159,7 +159,7 @@ class IndexRun:
         """Copy all chunks, in groups, so that a lookup of another thread waits for only one group.
 
         Raises:
-            RunUnavailableError: A chunk cannot be read.
+            RunUnavailableError: A chunk cannot be read or copied.
         """
         chunks = np.arange(len(self._is_local))
         for start in range(0, len(chunks), _CHUNKS_AT_ONCE):
@@ -176,7 +176,8 @@ class IndexRun:
             targets: (n,) u64 words, ascending.
 
         Raises:
-            RunUnavailableError: A chunk cannot be read, or more than `MAX_HITS` keys match.
+            RunUnavailableError: A chunk cannot be read or copied, or more than `MAX_HITS` keys
+                match.
         """
         hits: list[Hits] = []
         num_hits = 0
@@ -231,8 +232,13 @@ class IndexRun:
         with self._lock:
             missing = chunks[~self._is_local[chunks]].tolist()
             for start in range(0, len(missing), _CHUNKS_AT_ONCE):
-                for chunk, data, _ in self._read(store, missing[start : start + _CHUNKS_AT_ONCE]):
-                    self.put(chunk, data)
+                chunks_read = self._read(store, missing[start : start + _CHUNKS_AT_ONCE])
+                try:
+                    for chunk, data, _ in chunks_read:
+                        self.put(chunk, data)
+                except OSError as error:  # the temporary directory is full: the run is optional
+                    report_failure(store.uri, "cannot copy a run", error)
+                    raise RunUnavailableError(self, is_damaged=False) from error
 
     def _read(self, store: Store, chunks: Sequence[int]) -> list[tuple[int, Any, Keys]]:
         """Read some chunks and check them; return their numbers, bytes and keys."""

@@ -1,6 +1,8 @@
 """The key index in files: shared by processes, checked before use, harmless if it is gone."""
 
+import errno
 import json
+import os
 import random
 import uuid
 import zlib
@@ -344,6 +346,24 @@ def test_full_disks_fall_back_to_memory(monkeypatch: pytest.MonkeyPatch) -> None
         table = result.table
     assert key_index.key_index_of(table, ["id"]).num_saved_runs == 0
     assert num_read(store) == 0  # what is remembered stays in memory
+
+
+def test_full_temporary_directories_fail_no_upsert(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other programs may fill the disk after a run was opened, when its chunks are copied."""
+    table = upsert(indexed(table_of()), rows([1000], 5), ON_ID).table  # searched, hardly copied
+    (path,) = runs_of(table)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_files.os, "pwrite", refuse)
+        result = upsert(table, rows(range(305), 1), ON_ID)
+    assert (result.num_updated, result.num_inserted) == (300, 5)
+    assert "cannot copy a run" in caplog.text
+    assert path in runs_of(result.table)  # it is not damaged
 
 
 @pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
