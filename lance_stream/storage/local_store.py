@@ -362,11 +362,12 @@ class LocalFileWriter(FileWriter):
             flush_names(Path(self._target).parent)
 
     def abort(self) -> None:
-        """Discard the file."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-        with suppress(FileNotFoundError):
+        """Discard the file; on a disk that fails, cleanup deletes it later."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                os.close(file)
+        with suppress(OSError):
             os.unlink(self._temporary)
 
 

@@ -133,6 +133,26 @@ def test_failing_disks_leave_commits_unclear(
     assert ds.count_rows() == 3
 
 
+@pytest.mark.parametrize("failing", ["write", "replace"])
+def test_failing_disks_raise_store_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """A disk that fails to write a file often fails to delete it, too, and the second error would
+    hide the first one, and its remedy.
+    """
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    ds = make_table(tmp_path / "t")
+    with monkeypatch.context() as patched:
+        for call in (failing, "unlink"):
+            patched.setattr(local_store.os, call, fail)
+        with pytest.raises(StoreError, match=r"Input/output error\. See the system's log"):
+            ds.append(ROWS)
+    assert lance_stream.open_dataset(ds.uri).append(ROWS).count_rows() == 6
+
+
 def test_overlong_names_are_reported(tmp_path: Path) -> None:
     """The operating system's error about a long name would reach the user as an OSError."""
     ds = make_table(tmp_path / "t")
