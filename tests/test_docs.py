@@ -18,6 +18,7 @@ PATHS = re.compile(
 CODE_FOLDERS = ("lance_stream", "tests", "benchmarks", "examples", "scripts")
 IDENTIFIERS = re.compile(r"_?[a-z0-9]+(?:_[a-z0-9]+)+|(?:[A-Z][a-z0-9]+){2,}|[A-Z]+(?:_[A-Z]+)+")
 FOREIGN_NAMES = {
+    "RuleBasedStateMachine",  # Hypothesis
     "apply_as_truncates",  # Databricks
     "auto_da_alloc",  # ext4
     "create_index_uncommitted",  # pylance

@@ -1,5 +1,6 @@
 """Branches that we create and delete: used by both writers, killed at any step, and cleaned up."""
 
+from collections.abc import Set
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ def ids(ds: Dataset | lance.LanceDataset) -> list[int]:
     return sorted(ds.to_table()["id"].to_pylist())
 
 
-def of_both(uri: str, branch: str | None, version: int | None = None) -> list[int]:
+def of_both(
+    uri: str, branch: str | None, version: int | None = None, broken_rules: Set[str] = frozenset()
+) -> list[int]:
     theirs = lance.dataset(uri).checkout_version((branch, version))
     ours = open_dataset(uri, version, branch=branch or "main")
     assert (ours.version, ours.branch) == (theirs.version, branch)
-    assert ours.verify() == []
+    assert {finding.rule for finding in ours.verify()} == broken_rules
     assert ids(ours) == ids(theirs)
     return ids(ours)
 
@@ -58,7 +61,8 @@ def test_pylance_continues_a_branch_of_ours(uri: str) -> None:
     deep = theirs.create_branch("dev/deep", ("dev", None))
     deep.insert(rows(100))
     theirs.optimize.compact_files()
-    assert of_both(uri, "dev") == [3, 10]
+    # pylance names the wrong folder for an index that a branch inherits and compaction rewrites.
+    assert of_both(uri, "dev", broken_rules={"indices"}) == [3, 10]
     assert of_both(uri, "dev/deep") == [3, 10, 100]
     assert of_both(uri, None) == [1, 3]
 

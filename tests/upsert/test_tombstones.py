@@ -378,7 +378,7 @@ def test_damaged_files_explain_the_remedy(monkeypatch: pytest.MonkeyPatch) -> No
     tombstones = Tombstones(("id",), "seq", "int64", (TombstoneFile("1" * 32 + ".arrow", 0, 1),))
     table = new_table()
     table = table.at(replace(table.manifest, config=config_entries(tombstones)))
-    monkeypatch.setattr(tombstone_files, "_bytes_of", lambda *_: b"")
+    monkeypatch.setattr(tombstone_files, "read_bytes", lambda *_: b"")
     with pytest.raises(CorruptDataError, match="damaged") as raised:
         late(table, ids(1), pa.array([5]))
     assert any(CONFIG_KEY in note for note in raised.value.__notes__)
