@@ -231,8 +231,11 @@ def _describe_history(branch: str | None) -> str:
 
 
 def list_consumers(refs: Refs) -> list[Consumer]:
-    """Return all consumers of a table, or of its branch, in the order of their names."""
-    return consumers_among(tag_files.read_tags(refs).tags, refs.branch)
+    """Return all consumers of a table, or of its branch, in the order of their names.
+
+    Files that are not tags are skipped and logged as warnings.
+    """
+    return consumers_among(tag_files.read_valid_tags(refs), refs.branch)
 
 
 def consumers_among(tags: Iterable[Tag], branch: str | None) -> list[Consumer]:

@@ -126,11 +126,16 @@ def list_tags(refs: Refs) -> dict[str, Tag]:
 
     Files that are not tags are skipped and logged as warnings.
     """
+    by_name = {tag.name: tag for tag in reversed(read_valid_tags(refs))}
+    return dict(sorted(by_name.items()))
+
+
+def read_valid_tags(refs: Refs) -> Sequence[Tag]:
+    """Return all tags, as `read_tags` does; files that are not tags are logged as warnings."""
     listing = read_tags(refs)
     for path, error in listing.unreadable.items():
         _log.warning("skipped the tag file %s: %s", path, error)
-    by_name = {tag.name: tag for tag in reversed(listing.tags)}
-    return dict(sorted(by_name.items()))
+    return listing.tags
 
 
 def get_tag(refs: Refs, name: str) -> Tag:
@@ -142,7 +147,7 @@ def get_tag(refs: Refs, name: str) -> Tag:
         CorruptDataError: The tag's file is damaged.
     """
     for store, names_branch in _tag_stores(refs):
-        with suppress(NotFoundError):
+        with suppress(NotFoundError), _remedy_for_damage(store, name):
             tag = _as_tag(name, _read(store, tag_path(name), name))
             return tag if names_branch else replace(tag, branch=refs.branch)
     raise _missing_tag_error(refs, name)
@@ -243,8 +248,9 @@ def move_tag(
     store = _store_of(refs, name)
     path = tag_path(name)
     check_is_in_table(store, TAGS_DIRECTORY, "a tag")
-    before = _read(store, path, name)
-    _as_tag(name, before)
+    with _remedy_for_damage(store, name):
+        before = _read(store, path, name)
+        _as_tag(name, before)
     content = before | {
         "branch": refs.branch,
         "version": version,
@@ -298,6 +304,20 @@ def hold_version(refs: Refs, version: int) -> Iterator[None]:
     finally:
         with suppress(NotFoundError):
             delete_tag(refs, name)
+
+
+@contextmanager
+def _remedy_for_damage(store: Store, name: str) -> Iterator[None]:
+    """Add the file of a damaged tag, and a remedy, to the error."""
+    try:
+        yield
+    except CorruptDataError as error:
+        error.add_note(
+            f"tag file {store.uri}/{tag_path(name)}: restore it from a copy, or delete the tag: "
+            f"ds.tags.delete({name!r}). A consumer whose tag is deleted starts anew, unless it "
+            "passes a position of its own"
+        )
+        raise
 
 
 def _read(store: Store, path: str, name: str) -> dict[str, Any]:

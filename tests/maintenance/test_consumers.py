@@ -1,6 +1,7 @@
 """Consumers: readers of the feed whose progress is stored with the table."""
 
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from lance_stream.maintenance.consumers import (
     record_progress,
     release_start,
 )
+from lance_stream.snapshot.tag_files import move_tag
 from tests.commit.tables import make_environment
 
 
@@ -130,6 +132,34 @@ def test_damaged_tags_report_no_progress(ds: Dataset) -> None:
         read_progress(ds.table.refs, "totals")
     with pytest.raises(CorruptDataError, match="does not state a version"):
         record_progress(ds.table.refs, "totals", 1)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"version": 2,', bytes(300)], ids=["empty", "truncated", "zeros"]
+)
+def test_damaged_consumers_name_file_and_remedy(
+    ds: Dataset, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power failure can truncate the tag, and the consumer and every cleanup then fail until
+    somebody knows which file to repair or delete.
+    """
+    record_progress(ds.table.refs, "totals", 1)
+    ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", content)
+    verbs: tuple[Callable[[], object], ...] = (
+        lambda: next(ds.follow("totals")),
+        lambda: drop_consumer(ds.table.refs, "totals"),
+        lambda: move_tag(ds.table.refs, "lance_stream.consumer.totals", 2),
+    )
+    for verb in verbs:
+        with pytest.raises(CorruptDataError, match="is not JSON") as caught:
+            verb()
+        (note,) = caught.value.__notes__
+        assert "_refs/tags/lance_stream.consumer.totals.json" in note
+        assert "ds.tags.delete('lance_stream.consumer.totals')" in note
+    assert list_consumers(ds.table.refs) == []
+    assert "skipped the tag file" in caplog.text
+    ds.tags.delete("lance_stream.consumer.totals")
+    assert next(ds.follow("totals")).num_rows > 0
 
 
 def test_idle_lagging_consumers_are_abandoned(ds: Dataset) -> None:
