@@ -2,8 +2,8 @@
 
 The date of a file is from the clock of its store, but ages are computed with this machine's clock.
 If this machine's clock is ahead, files of active writers look old enough to delete, and tombstones
-look expired. So before anything is removed because of its age, a small file is written and its date
-is compared with this machine's clock. The difference is cached for an hour.
+look expired. So before anything is removed because of its age, an empty file is written and its
+date is compared with this machine's clock. The difference is cached for an hour.
 """
 
 import logging
@@ -55,7 +55,7 @@ def with_store_clock(store: Store, environment: Environment) -> Environment:
 def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     path = f"{TOMBSTONES_DIRECTORY}/.clock.{environment.random_id():016x}.tmp"
     before = _machine_nanos()
-    store.write(path, b"clock")
+    store.write(path, b"")  # empty, because cleanup must work on a full disk
     try:
         files = [file for file in store.list_files(TOMBSTONES_DIRECTORY) if file.path == path]
     finally:

@@ -339,6 +339,20 @@ def test_linked_tables_are_cleaned_up(tmp_path: Path) -> None:
     assert len(list((tmp_path / "t" / "data").iterdir())) == 1
 
 
+def test_full_disks_can_be_cleaned_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cleanup is how a table's owner frees space, so it must not need any."""
+    ds = make_table(tmp_path / "t").overwrite(ROWS)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_store.os, "write", refuse)
+        assert len(ds.cleanup(older_than="0s").versions) == 2
+    assert len(list((tmp_path / "t" / "data").iterdir())) == 1
+    assert ds.append(ROWS).count_rows() == 6
+
+
 def test_fast_clocks_delete_no_unfinished_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
