@@ -33,8 +33,26 @@ class TestSqlite(ManifestStoreContract):
     def test_files_of_other_formats_are_refused(self, tmp_path: Path) -> None:
         """A wrong path must not overwrite a file that is no database."""
         (tmp_path / "m.db").write_bytes(b"this is not a database, and never was one" * 100)
-        with pytest.raises(StoreRefusedError, match=r"m\.db.*not a database"):
+        with pytest.raises(StoreRefusedError, match=r"m\.db.*not a database\. Check the path"):
             SqliteManifests(str(tmp_path / "m.db")).latest(URI)
+
+    def test_full_disks_are_reported_with_remedy(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Advice about permissions would mislead, and the commit succeeds once there is space."""
+        manifests = SqliteManifests(str(tmp_path / "m.db"))
+        connect = sqlite3.connect
+
+        def connect_to_small_disk(*words: object, **named: object) -> sqlite3.Connection:
+            database = connect(*words, **named)  # type: ignore[call-overload]
+            database.execute("PRAGMA max_page_count = 3")
+            return database
+
+        with monkeypatch.context() as patched:
+            patched.setattr(sqlite3, "connect", connect_to_small_disk)
+            with pytest.raises(StoreRefusedError, match=r"m\.db.*is full\. Free some space"):
+                all(manifests.put_if_not_exists(URI, item(version)) for version in range(1, 999))
+        assert manifests.put_if_not_exists(URI, item(999))
 
     def test_locked_databases_are_given_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

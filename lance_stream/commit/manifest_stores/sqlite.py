@@ -25,6 +25,21 @@ from lance_stream.storage.objects.object_requests import TryAgainError
 
 _BUSY: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
+_PERMISSIONS: Final = (
+    "Check that the folder exists, and that this user may write to it and to the file"
+)
+_DAMAGED: Final = (
+    "Check the path. If the file is damaged, restore it from a copy; if there is none, see "
+    "lance_stream.claim_versions()"
+)
+_REMEDIES: Final = {
+    sqlite3.SQLITE_FULL: "Free some space on its disk",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_IOERR: "The disk failed: see the system's log",
+}
+"""Remedies by SQLite's primary result code."""
+
 
 @dataclass(frozen=True)
 class SqliteManifests(SqlManifests):
@@ -70,11 +85,12 @@ class SqliteManifests(SqlManifests):
                     if all_or_none and not all(row_counts):
                         database.rollback()
             except sqlite3.Error as error:
-                if getattr(error, "sqlite_errorcode", 0) & 0xFF in _BUSY:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code in _BUSY:
                     raise TryAgainError(f"{error}: another process is writing") from error
+                remedy = _REMEDIES.get(code, _PERMISSIONS)
                 raise StoreRefusedError(
-                    f"{self.where} refused {what}: {error}. Check that the folder exists, and that "
-                    "this user may write to it and to the file"
+                    f"{self.where} refused {what}: {error}. {remedy}"
                 ) from error
             return Answer(rows, tuple(row_counts))
 
