@@ -1,10 +1,13 @@
 """Threads that compute results ahead of their consumer."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, TypeVar
+
+from lance_stream.errors import InvalidInputError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -24,6 +27,23 @@ def map_ahead(function: Callable[[T], U], items: Sequence[T], num_threads: int) 
         finally:
             for future in pending:
                 future.cancel()
+
+
+def check_is_not_forked(process: int) -> None:
+    """Check that this process is the one that started some threads: a fork does not copy threads.
+
+    Args:
+        process: The id of the process that started the threads.
+
+    Raises:
+        InvalidInputError: This process was forked since.
+    """
+    if os.getpid() != process:
+        raise InvalidInputError(
+            f"the rows are read by threads of process {process}, from which this process was "
+            "forked, so they would never arrive here. Open the reader or stream in the process "
+            "that uses it; a dataset may be opened before"
+        )
 
 
 _STATE: Final = threading.local()

@@ -14,6 +14,7 @@ position has the same meaning in both, and any batch can be read again from its 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +41,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.snapshot.timestamps import with_zone
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.version_marks import mark_of
+from lance_stream.threads import check_is_not_forked
 
 BATCH_ROWS: Final = 1 << 18
 BATCH_BYTES: Final = 128 << 20
@@ -193,6 +195,7 @@ class ChangeStream:
         # The position up to which the caller has processed the stream; at first, its beginning.
         self._unrecorded: Position | None = self._position
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="lance-stream-follow")
+        self._process = os.getpid()
         self._next: Future[_Read | None] | None = None
         self._closed = Event()
 
@@ -318,7 +321,9 @@ class ChangeStream:
 
         Raises:
             CancelledError: The stream has been closed.
+            InvalidInputError: The process was forked since the stream was opened.
         """
+        check_is_not_forked(self._process)
         try:
             return self._reader.submit(function, *arguments)
         except RuntimeError:

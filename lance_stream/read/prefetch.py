@@ -12,6 +12,7 @@ and more only if they are small. On an object store it is bounded by the size of
 consumer has taken the first batch, which may be all that it needs.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,7 +27,7 @@ from lance_stream.read.page_cache import PageCache
 from lance_stream.read.selections import Selection
 from lance_stream.read.units import WorkUnit
 from lance_stream.storage.store import NUM_READERS
-from lance_stream.threads import map_ahead, mark_as_reader
+from lance_stream.threads import check_is_not_forked, map_ahead, mark_as_reader
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -108,44 +109,51 @@ def read_ahead(
         num_threads: The number of threads that read ahead of the consumer. A single batch of a
             local store is read without a thread, which takes as long to start as to read a few
             rows.
+
+    Raises:
+        InvalidInputError: The process was forked after the first batch.
     """
     planned = reads
     if num_threads <= NUM_READERS:
         first_reads = list(islice(planned, 2))
         if len(first_reads) < 2:
             for read in first_reads:
-                yield from _unless_empty(read.call())
+                batch = read.call()
+                if batch.num_rows:
+                    yield batch
             return
         reads = chain(first_reads, planned)
     with ThreadPoolExecutor(num_threads, "lance-stream-scan", mark_as_reader) as threads:
+        process = os.getpid()
         pending: deque[tuple[Future[pa.RecordBatch], int]] = deque()
         waiting_bytes = 0
         first_is_taken = num_threads <= NUM_READERS
         try:
             for call, num_bytes in reads:
                 while pending and not first_is_taken and waiting_bytes + num_bytes > BATCH_BYTES:
-                    batch, first_bytes = pending.popleft()
+                    future, first_bytes = pending.popleft()
                     waiting_bytes -= first_bytes
                     first_is_taken = True
-                    yield from _unless_empty(batch.result())
+                    yield from _unless_empty(future.result(), process)
                 pending.append((threads.submit(call), num_bytes))
                 waiting_bytes += num_bytes
                 while len(pending) > NUM_READERS and (
                     len(pending) > num_threads or waiting_bytes > MAX_WAITING_BYTES
                 ):
-                    batch, num_bytes = pending.popleft()
+                    future, num_bytes = pending.popleft()
                     waiting_bytes -= num_bytes
-                    yield from _unless_empty(batch.result())
+                    yield from _unless_empty(future.result(), process)
             while pending:
-                yield from _unless_empty(pending.popleft()[0].result())
+                yield from _unless_empty(pending.popleft()[0].result(), process)
         finally:
-            for batch, _ in pending:
-                batch.cancel()
+            for future, _ in pending:
+                future.cancel()
             # The garbage collector might close it on one of the threads that it joins.
             if isinstance(planned, Generator):
                 planned.close()
 
 
-def _unless_empty(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _unless_empty(batch: pa.RecordBatch, process: int) -> Iterator[pa.RecordBatch]:
     if batch.num_rows:
         yield batch
+        check_is_not_forked(process)

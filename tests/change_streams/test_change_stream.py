@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import multiprocessing
 import shutil
 import subprocess
 import sys
 import threading
 import uuid
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -380,3 +382,27 @@ def test_closing_ends_an_asynchronous_wait(ds: Dataset) -> None:
         return batches
 
     assert asyncio.run(close_while_waiting()) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork\\(\\) may lead to deadlocks")
+@pytest.mark.parametrize("kind", ["scan", "follow"])
+def test_forks_refuse_the_readers_of_parents(tmp_path: Path, kind: str) -> None:
+    """The threads that read ahead exist in the parent alone, so a fork would wait for ever."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("a", pa.int64())]))
+    for number in range(40):
+        ds = ds.append(pa.table({"a": [number]}))
+    rows: Any = ds.scan() if kind == "scan" else ds.follow(wait=False, max_rows=1)
+    next(rows)
+
+    def read() -> None:
+        with pytest.raises(lance_stream.InvalidInputError, match="was forked"):
+            list(rows)
+        assert ds.count_rows() == ds.to_table().num_rows == 40
+
+    child = multiprocessing.get_context("fork").Process(target=read, daemon=True)
+    child.start()
+    child.join(10)
+    is_waiting = child.is_alive()
+    child.kill()
+    assert (is_waiting, child.exitcode) == (False, 0)
+    assert sum(batch.num_rows for batch in rows) == 39
