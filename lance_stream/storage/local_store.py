@@ -53,11 +53,17 @@ _TO_OVERWRITE = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _BUFFERED_BYTES = 1 << 16
 
 _SPACE = "Free some space, or move the table to a larger disk"
+_OPEN_FILES = "Raise the limit of open files (`ulimit -n`), or close files that are not needed"
 _PERMISSION = "Check the owner and the permissions of the file and of its parent folders"
 _REFUSALS = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
-    errno.EFBIG: _SPACE,
+    errno.EFBIG: (
+        "Raise the limit of this process (`ulimit -f`), or move the table to a file system that "
+        "accepts larger files"
+    ),
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
     errno.EACCES: _PERMISSION,
     errno.EPERM: _PERMISSION,
     errno.EROFS: "The file system is mounted read-only",

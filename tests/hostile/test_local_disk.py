@@ -87,7 +87,9 @@ def test_pipes_and_links_are_refused(tmp_path: Path) -> None:
         lance_stream.open_dataset(ds.uri).to_table()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EMFILE]
+)
 @pytest.mark.parametrize("call", ["write", "fsync", "open", "link"])
 def test_refusals_of_the_disk_are_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
@@ -131,6 +133,26 @@ def test_failing_disks_leave_commits_unclear(
             store.create_once("x", b"x")
     assert not isinstance(caught.value, StoreRefusedError | CommitUncertainError)
     assert ds.count_rows() == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n"), (errno.ENFILE, "ulimit -n")],
+)
+def test_limits_of_processes_state_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    """A disk with free space would otherwise be searched for a fault, or replaced."""
+    ds = make_table(tmp_path / "t")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_store.os, "write", refuse)
+        with pytest.raises(StoreRefusedError, match=remedy):
+            ds.append(ROWS)
+    assert ds.append(ROWS).count_rows() == 6
 
 
 @pytest.mark.parametrize("failing", ["write", "replace"])
