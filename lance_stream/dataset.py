@@ -813,7 +813,7 @@ class Dataset:
         """Set columns to the values of SQL expressions.
 
         Rows keep their row ids. If no row is selected, no version is committed. Rows that other
-        writers add before the commit may not be updated.
+        writers add before the commit may be left as they are.
 
         Args:
             values: For each column to change, a SQL expression over the row before the update.

@@ -70,7 +70,7 @@ def test_pythons_suggestion_does_not_follow_ours() -> None:
 def test_misspelled_methods_get_pythons_suggestion(ds: Dataset) -> None:
     """Python finds the closest spelling if the error has the name and the object."""
     with pytest.raises(AttributeError) as caught:
-        _ = ds.compactt  # type: ignore[attr-defined]
+        _ = ds.compactt  # type: ignore[attr-defined]  # wrong on purpose
     assert (caught.value.name, caught.value.obj) == ("compactt", ds)
 
 

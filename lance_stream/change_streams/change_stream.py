@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from threading import Event
 from types import TracebackType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -34,11 +34,10 @@ from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.following.resumed_columns import resumed_columns
-from lance_stream.feed.intervals import IntervalEnd, version_before
+from lance_stream.feed.intervals import IntervalEnd, check_is_past, version_before
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.timestamps import with_zone
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.version_marks import mark_of
 from lance_stream.threads import check_is_not_forked
@@ -139,14 +138,6 @@ class ChangeBatch:
 
 _Read: TypeAlias = tuple[Position, pa.Table]
 """The end of a batch, and its rows."""
-
-
-def _check_is_past(moment: datetime) -> None:
-    if with_zone(moment) > datetime.now(UTC):
-        raise InvalidInputError(
-            f"after is {with_zone(moment).isoformat()}, which is in the future; to follow only new "
-            "changes, pass snapshot=False instead"
-        )
 
 
 async def _wait_for(future: "Future[Any]") -> None:
@@ -347,7 +338,7 @@ class ChangeStream:
             after = self._progress.read(self._refs)
         else:
             if isinstance(after, datetime):
-                _check_is_past(after)
+                check_is_past(after, "after", "pass snapshot=False instead")
             after = version_before(table, after)
         if after is None and rules.snapshot:
             mark = mark_of(table.manifest)

@@ -246,13 +246,13 @@ def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
     ):
         if fragments.ids[index] in changed.untouched:
             continue
-        maximum = _NO_LIMIT
+        max_row_id = _NO_LIMIT
         if lineage.first_row_ids.is_constant[index]:
             first, num_rows = lineage.first_row_ids.values[index], lineage.physical_rows[index]
-            maximum = int(first) + max(int(num_rows), 1) - 1
+            max_row_id = int(first) + max(int(num_rows), 1) - 1
         if pending_range.below is not None:
-            maximum = min(maximum, pending_range.below - 1)
-        yield maximum, partial(_rows, table, index, pending_range, start, stop)
+            max_row_id = min(max_row_id, pending_range.below - 1)
+        yield max_row_id, partial(_rows, table, index, pending_range, start, stop)
 
 
 def _same(rows: CandidateRows) -> CandidateRows:
@@ -288,8 +288,8 @@ def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[CandidateR
     ordered = sorted(sources, key=lambda source: -source[0])
     candidates: list[CandidateRows] = []
     limit = 0
-    for maximum, read in ordered:
-        if limit and maximum < limit:
+    for max_row_id, read in ordered:
+        if limit and max_row_id < limit:
             return _from_row_id(candidates, limit), False
         rows = read()
         if len(rows.offsets):

@@ -58,8 +58,8 @@ def cut(unit: WorkUnit, num_parts: int) -> list[WorkUnit]:
     """Split a unit into several that read its rows in order."""
     num_rows, num_bytes = size_of(unit)
     is_scattered = cost_of(unit) > 2 * num_bytes
-    minimum = MIN_SCATTERED_ROWS_IN_A_PART if is_scattered else MIN_ROWS_IN_A_PART
-    num_parts = max(1, min(num_parts, num_rows // minimum))
+    min_rows = MIN_SCATTERED_ROWS_IN_A_PART if is_scattered else MIN_ROWS_IN_A_PART
+    num_parts = max(1, min(num_parts, num_rows // min_rows))
     if num_parts == 1:
         return [unit]
     bounds = [num_rows * part // num_parts for part in range(num_parts + 1)]

@@ -5,7 +5,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
 from lance_stream.arguments import as_number
@@ -75,6 +75,25 @@ def version_before(table: TableVersion, after: object) -> int:
     if isinstance(after, datetime):
         return first_version_since(table, after) - 1
     return _number(table, after, "after")
+
+
+def check_is_past(moment: datetime, name: str, remedy: str) -> None:
+    """Raise if a reader that waits for versions would start at a future time.
+
+    Args:
+        moment: The time.
+        name: The argument or option, for the message.
+        remedy: How to read only new changes instead, for the message.
+
+    Raises:
+        InvalidInputError: The time is in the future.
+    """
+    moment = with_zone(moment)
+    if moment > datetime.now(UTC):
+        raise InvalidInputError(
+            f"{name} is {moment.isoformat()}, which is in the future; to read only new changes, "
+            f"{remedy}"
+        )
 
 
 def last_version(table: TableVersion, through: object) -> int:

@@ -117,8 +117,8 @@ def _numbers(series: Series) -> list[tuple[str, str]]:
         (_count(len(series.versions)), "versions shown"),
     ]
     if series.consumers:
-        maximum = max(consumer.versions for consumer in series.consumers)
-        numbers.append((_count(maximum), "versions behind (slowest consumer)"))
+        max_versions = max(consumer.versions for consumer in series.consumers)
+        numbers.append((_count(max_versions), "versions behind (slowest consumer)"))
     return numbers
 
 

@@ -160,13 +160,13 @@ def read_blobs(spans: BlobSpans) -> pa.Array:
     )
 
 
-def sizes_of_blobs(field: Field, array: pa.Array, maximum: int) -> npt.NDArray[np.uint64]:
+def sizes_of_blobs(field: Field, array: pa.Array, max_bytes: int) -> npt.NDArray[np.uint64]:
     """Return the total size of the blobs of each row, at any depth.
 
     Args:
         field: The column, with descriptions.
         array: Its values.
-        maximum: The upper limit for the size of a blob: a description may state any number.
+        max_bytes: The upper limit for the size of a blob: a description may state any number.
 
     Returns:
         (num_rows,) u64, in bytes.
@@ -175,13 +175,15 @@ def sizes_of_blobs(field: Field, array: pa.Array, maximum: int) -> npt.NDArray[n
     if field.is_blob:
         index = array.type.get_field_index("size")
         stated = array.field(index).fill_null(0).to_numpy(zero_copy_only=False)
-        sizes += np.minimum(stated, maximum).astype(np.uint64)
+        sizes += np.minimum(stated, max_bytes).astype(np.uint64)
     elif holds_blobs(field) and pa.types.is_struct(array.type):
         for index, child in enumerate(field.children):
-            sizes += sizes_of_blobs(child, array.field(index), maximum)
+            sizes += sizes_of_blobs(child, array.field(index), max_bytes)
     elif holds_blobs(field):
         items = items_of(array)
-        sums = np.append(np.uint64(0), np.cumsum(sizes_of_blobs(field.children[0], items, maximum)))
+        sums = np.append(
+            np.uint64(0), np.cumsum(sizes_of_blobs(field.children[0], items, max_bytes))
+        )
         if pa.types.is_fixed_size_list(array.type):
             offsets = np.arange(len(array) + 1) * array.type.list_size
         else:

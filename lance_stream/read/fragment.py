@@ -333,8 +333,8 @@ class FragmentReader:
 
     def num_bytes_of(self, selection: Selection) -> int:
         """Return the approximate size of a selection's batch in bytes."""
-        maximum = self._default_batch_size(self._fragment.physical_rows)
-        return BATCH_BYTES * selection.num_rows // maximum
+        rows_per_batch = self._default_batch_size(self._fragment.physical_rows)
+        return BATCH_BYTES * selection.num_rows // rows_per_batch
 
     def _columns(
         self, fields: Sequence[Field], selection: Selection, rows_apart: float = 1

@@ -57,13 +57,13 @@ RESERVED_PREFIX: Final = "lance_stream."
 HOLD_PREFIX: Final = f"{RESERVED_PREFIX}hold."
 """The prefix of tag names that protect a version while an operation uses it."""
 
+CLONE_PREFIX: Final = f"{RESERVED_PREFIX}clone."
+"""The prefix of tag names that protect a version for its shallow clones."""
+
 FORM_OF_TIMES: Final = (
     "A time is a datetime in Python, and ISO 8601 on the command line: 2026-11-27T08:00"
 )
-"""The advice if a text may be meant as a time, but would be the name of a tag."""
-
-CLONE_PREFIX: Final = f"{RESERVED_PREFIX}clone."
-"""The prefix of tag names that protect a version for its shallow clones."""
+"""The advice for a string that may be a time, but is read as the name of a tag."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ def check_not_reserved(columns: Sequence[str]) -> None:
 def check_has_sequence(
     table: pa.Schema, data: pa.Schema, sequence_by: str | None = SEQUENCE
 ) -> None:
-    """Raise if a table lacks the sequence column of its data: a new one is null in its rows.
+    """Raise if a table lacks the sequence column of its data: a new one would be null in all rows.
 
     Args:
         table: The table's columns.

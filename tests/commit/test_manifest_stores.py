@@ -44,7 +44,7 @@ class TestSqlite(ManifestStoreContract):
         connect = sqlite3.connect
 
         def connect_to_small_disk(*words: object, **named: object) -> sqlite3.Connection:
-            database = connect(*words, **named)  # type: ignore[call-overload]
+            database = connect(*words, **named)  # type: ignore[call-overload]  # arguments are passed on
             database.execute("PRAGMA max_page_count = 3")
             return database
 

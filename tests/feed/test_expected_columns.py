@@ -21,7 +21,7 @@ def accepts(expected: pa.DataType, actual: pa.DataType) -> bool:
     )
     table = SimpleNamespace(version=2, uri="memory://t")
     try:
-        check_columns(columns, table, "Restart the reader")  # type: ignore[arg-type]
+        check_columns(columns, table, "Restart the reader")  # type: ignore[arg-type]  # wrong on purpose
     except InvalidInputError:
         return False
     return True

@@ -177,7 +177,7 @@ def test_other_ends_of_intervals_are_refused(end: object) -> None:
     """The message lists what an end can be."""
     ds = table_at(0, 10)
     with pytest.raises(InvalidInputError, match="after must be a version's number, a tag or a"):
-        ds.changes(end)  # type: ignore[arg-type]
+        ds.changes(end)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_zero_is_before_the_first_version() -> None:

@@ -138,7 +138,7 @@ def test_equal_rules_have_one_identity() -> None:
         {"track_history_column_list": ("c",)},
         {"track_history_column_list": None, "track_history_except_column_list": ("e",)},
     ):
-        assert replace(rules, **changes).identity != rules.identity  # type: ignore[arg-type]
+        assert replace(rules, **changes).identity != rules.identity  # type: ignore[arg-type]  # a change of any field
 
 
 def test_renamed_rules_follow_all_columns() -> None:
@@ -192,7 +192,7 @@ def test_history_schemas_have_two_bounds() -> None:
     assert (history.types, history.metadata) == ([pa.int64(), *[pa.int32()] * 2], schema.metadata)
     for wrong in (schema, 5), ("id", pa.int32()):
         with pytest.raises(InvalidInputError, match="history_schema takes"):
-            history_schema(*wrong)  # type: ignore[arg-type]
+            history_schema(*wrong)  # type: ignore[arg-type]  # wrong on purpose
     for name in "__START_AT", "__END_AT":
         with pytest.raises(InvalidInputError, match=f"already has a column '{name}'"):
             history_schema(pa.schema({name: "int64"}), pa.int32())

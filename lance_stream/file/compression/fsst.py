@@ -247,9 +247,9 @@ def _decoded_by_loop(
 ) -> VariableWidthBlock:
     codes, stored = np.ascontiguousarray(codes), np.require(block.offsets, requirements=["C", "A"])
     symbols, lengths = _symbol_arrays(table)
-    maximum = int(kernels.max_bytes(codes, lengths))
-    is_large = block.offsets.dtype == np.int64 or maximum > INT32_MAX
-    data = np.empty(maximum + MAX_SYMBOL_BYTES, np.uint8)
+    max_bytes = int(kernels.max_bytes(codes, lengths))
+    is_large = block.offsets.dtype == np.int64 or max_bytes > INT32_MAX
+    data = np.empty(max_bytes + MAX_SYMBOL_BYTES, np.uint8)
     offsets = np.empty(len(block.offsets), INT64 if is_large else INT32)
     total = int(kernels.decode(codes, stored, symbols, lengths, data, offsets))
     if total == kernels.ENDS_AFTER_ESCAPE:

@@ -44,14 +44,14 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
         Up to 255 symbols, the bytes of each, and the bytes that they leave of the sample.
     """
     symbols, sizes = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    best, minimum = (symbols, sizes), 2 * len(sample.data)
+    best, min_bytes = (symbols, sizes), 2 * len(sample.data)
     for min_count in (*MIN_COUNTS, None):
         entries = Matcher(symbols, sizes).match(sample)
         positions = np.flatnonzero(entries)
         entries = entries[positions]
         num_bytes = len(entries) + int(np.count_nonzero(entries & 0xFF == ESCAPE))
-        if num_bytes < minimum:
-            best, minimum = (symbols, sizes), num_bytes
+        if num_bytes < min_bytes:
+            best, min_bytes = (symbols, sizes), num_bytes
         if min_count is not None:
             lengths = (entries >> 8).astype(np.int64)
             symbols, sizes = _best(
@@ -59,7 +59,7 @@ def train(sample: LaidOut, terminator: int) -> tuple[Symbols, Positions, int]:
                 terminator,
                 min_count,
             )
-    return *best, minimum
+    return *best, min_bytes
 
 
 def _candidates(

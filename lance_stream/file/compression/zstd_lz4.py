@@ -241,10 +241,10 @@ def _check_sizes(
         raise CorruptDataError(
             f"{sizes[index]} bytes of {scheme} claim to decompress to {raw_sizes[index]}"
         )
-    maximum = min(MAX_RAW_BYTES, max(MAX_SMALL_RAW_BYTES, MAX_TOTAL_RATIO * int(sizes.sum())))
-    if raw_sizes.sum(dtype=np.float64) > maximum:
+    max_total = min(MAX_RAW_BYTES, max(MAX_SMALL_RAW_BYTES, MAX_TOTAL_RATIO * int(sizes.sum())))
+    if raw_sizes.sum(dtype=np.float64) > max_total:
         raise CorruptDataError(
-            f"{sizes.sum()} bytes of {scheme} claim to decompress to over {maximum}"
+            f"{sizes.sum()} bytes of {scheme} claim to decompress to over {max_total}"
         )
 
 

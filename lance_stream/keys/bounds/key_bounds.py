@@ -438,9 +438,11 @@ def _hold_a_key_in_all(sides: Sequence[_Side], positions: Positions) -> Mask:
         ends = np.cumsum(sizes[at][boxes_of_side])
         start = 0
         while start < len(boxes_of_side):
-            position = int(ends[start - 1]) if start else 0
-            stop = max(int(np.searchsorted(ends, position + _PAIRS_AT_ONCE, "right")), start + 1)
-            num_pairs = int(ends[stop - 1]) - position
+            pairs_before = int(ends[start - 1]) if start else 0
+            stop = max(
+                int(np.searchsorted(ends, pairs_before + _PAIRS_AT_ONCE, "right")), start + 1
+            )
+            num_pairs = int(ends[stop - 1]) - pairs_before
             pairs_remaining -= num_pairs
             if pairs_remaining < 0:
                 return may

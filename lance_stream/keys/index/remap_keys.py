@@ -163,8 +163,8 @@ def _read_few(memory: KeyIndex, table: TableVersion, groups: Sequence[RewrittenF
             if file is not None and not memory.knows(file)
         ]
         num_rows = sum(file.num_rows for _, file in unknown)
-        maximum = sum(row.physical_rows for row in group.rows) // 2
-        if not names or num_rows > min(maximum, memory.num_free_rows):
+        max_rows = sum(row.physical_rows for row in group.rows) // 2
+        if not names or num_rows > min(max_rows, memory.num_free_rows):
             continue
         for fragment, file in unknown:
             collector = memory.collector(file.file, file.num_rows)
@@ -196,10 +196,10 @@ class _CarriedKeys(NamedTuple):
     def parts(self) -> list[RenumberedKeys]:
         """Return the keys to merge."""
         in_memory = [run for run in self.snapshot.runs if len(run.words)]
-        maximum = max(
+        max_number = max(
             int(numbers.max()) for numbers in (self.number_of, *(run.files for run in in_memory))
         )
-        start_of = np.full(maximum + 1, -1, np.int64)
+        start_of = np.full(max_number + 1, -1, np.int64)
         start_of[self.number_of] = self.starts[:-1]
         parts = [RenumberedKeys(run.numbered(start_of), self.numbers) for run in in_memory]
         return [*parts, *(RenumberedKeys(run, self._numbers_in(run)) for run in self.runs)]

@@ -89,17 +89,17 @@ def groups_to_merge(
     ]
 
 
-def in_groups(sized: Iterable[tuple[T, int]], maximum: int) -> list[tuple[T, ...]]:
+def in_groups(sized: Iterable[tuple[T, int]], max_size: int) -> list[tuple[T, ...]]:
     """Group items in order, as many per group as their sizes allow.
 
     Args:
         sized: The items, with their sizes.
-        maximum: The maximum size of a group; a larger item is a group by itself.
+        max_size: The maximum size of a group; a larger item is a group by itself.
     """
     groups: list[list[T]] = []
-    total = maximum
+    total = max_size
     for item, size in sized:
-        if not groups or total + size > maximum:
+        if not groups or total + size > max_size:
             groups.append([])
             total = 0
         groups[-1].append(item)

@@ -88,11 +88,11 @@ class SortedWords:
         parts = ((np.clip(targets, words[0], words[-1]) - words[0]) >> self._shift).astype(np.int64)
         positions: Positions = begins[parts].astype(np.int64)
         stops: Positions = begins[parts + 1].astype(np.int64)
-        maximum = int((stops - positions).max())
-        if maximum > _MAX_OF_PART:  # the words are distributed unevenly, as numbers may be
+        largest_part = int((stops - positions).max())
+        if largest_part > _MAX_OF_PART:  # the words are distributed unevenly, as numbers may be
             return np.searchsorted(words, targets, "left")
         # Binary search in all parts at the same time, with halving steps.
-        step = 1 << maximum.bit_length() >> 1
+        step = 1 << largest_part.bit_length() >> 1
         while step:
             following = positions + step
             is_less = words.take(following - 1, mode="clip") < targets

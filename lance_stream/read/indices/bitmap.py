@@ -74,13 +74,13 @@ class Bitmap:
         positions = np.flatnonzero(where_true(condition, self._keys))
         return positions, num_rows * len(positions) // max(len(self._keys), 1)
 
-    def search(self, positions: Positions, part: IndexFolder, maximum: int) -> RowIds | None:
-        """Return the ids of the rows that have the keys; None if there are more than `maximum`.
+    def search(self, positions: Positions, part: IndexFolder, max_ids: int) -> RowIds | None:
+        """Return the ids of the rows that have the keys; None if there are more than `max_ids`.
 
         Args:
             positions: The indices of the keys, from `plan`.
             part: The files of the index.
-            maximum: The maximum number of ids.
+            max_ids: The maximum number of ids.
 
         Raises:
             BadDataError: A bitmap is damaged.
@@ -89,7 +89,7 @@ class Bitmap:
         num_ids = 0
         groups = self._file.groups(part.ranges_of(LOOKUP), positions, BITMAP_READ_BYTES, "bitmaps")
         for bitmap in (bitmap for (bitmaps,) in groups for bitmap in bitmaps):
-            ids = decode_row_set(bitmap.as_py(), maximum - num_ids)
+            ids = decode_row_set(bitmap.as_py(), max_ids - num_ids)
             if ids is None:
                 return None
             num_ids += len(ids)
@@ -97,11 +97,11 @@ class Bitmap:
         return np.concatenate(matches)
 
 
-def decode_row_set(data: bytes | None, maximum: int) -> RowIds | None:
+def decode_row_set(data: bytes | None, max_ids: int) -> RowIds | None:
     """Decode the bitmap of a key.
 
     Returns:
-        The row ids, ascending; None if there are more than `maximum`, in which case the remaining
+        The row ids, ascending; None if there are more than `max_ids`, in which case the remaining
         parts are not decoded.
 
     Raises:
@@ -126,7 +126,7 @@ def decode_row_set(data: bytes | None, maximum: int) -> RowIds | None:
                 )
             if position + num_bytes > len(data):
                 raise CorruptDataError("a bitmap of an index is truncated")
-            low = decode_bitmap_up_to(data[position : position + num_bytes], maximum - num_ids)
+            low = decode_bitmap_up_to(data[position : position + num_bytes], max_ids - num_ids)
             if low is None:
                 return None
             num_ids += len(low)

@@ -164,13 +164,13 @@ def _cost(planned: _IndexPlan) -> int:
     return planned.cost
 
 
-def _search(table: TableVersion, planned: _IndexPlan, maximum: int) -> RowAddresses | None:
-    """Return the addresses of matching rows in covered fragments; None if more than `maximum`."""
+def _search(table: TableVersion, planned: _IndexPlan, max_ids: int) -> RowAddresses | None:
+    """Return the addresses of matching rows in covered fragments; None if more than `max_ids`."""
     matches: list[RowAddresses] = [np.empty(0, np.uint64)]
     fragments = _FragmentLookup(table.manifest.fragments.numbers.ids)
     num_matches = 0
     for plan in chain.from_iterable(planned.needed):
-        ids = plan.search(maximum - num_matches)
+        ids = plan.search(max_ids - num_matches)
         if ids is None:
             return None
         num_matches += len(ids)

@@ -227,8 +227,8 @@ class Plan:
         """Whether the segment's ids are row addresses even if the table has stable row ids."""
         return refers_by_address(self.segment.metadata)
 
-    def search(self, maximum: int) -> RowIds | None:
-        """Return the ids of rows for which the condition is true; None if more than `maximum`.
+    def search(self, max_ids: int) -> RowIds | None:
+        """Return the ids of rows for which the condition is true; None if more than `max_ids`.
 
         Raises:
             BadDataError: The index is damaged.
@@ -236,11 +236,11 @@ class Plan:
         if isinstance(self.index, BTree):
             ids = self.index.search(self.condition, self.positions, self.part)
         else:
-            matches = self.index.search(self.positions, self.part, maximum)
+            matches = self.index.search(self.positions, self.part, max_ids)
             if matches is None:
                 return None
             ids = matches
-        return ids if len(ids) <= maximum else None
+        return ids if len(ids) <= max_ids else None
 
 
 def plan_index(

@@ -20,7 +20,7 @@ alone determine its position, and its batches are empty.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.following.follower import TableFollower
 from lance_stream.feed.following.offsets import parse_offset, to_offset
 from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
-from lance_stream.feed.intervals import first_version_since
+from lance_stream.feed.intervals import check_is_past, first_version_since
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.option_values import LATEST
@@ -238,11 +238,7 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     def _since(self, moment: datetime) -> Position:
         """Return the position before the first version that was committed at or after a time."""
-        if moment > datetime.now(UTC):
-            raise InvalidInputError(
-                f"startingTimestamp is {moment.isoformat()}, which is in the future; to read only "
-                f"new changes, set startingVersion to {LATEST!r}"
-            )
+        check_is_past(moment, "startingTimestamp", f"set startingVersion to {LATEST!r}")
         table = open_newest(self.options.uri, self.options.storage_options)
         first = first_version_since(table, moment)
         self._starts_now = first > table.version

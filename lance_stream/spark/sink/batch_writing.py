@@ -42,8 +42,8 @@ SMALL_BATCH_BYTES: Final = 16 << 20
 """... at most this many bytes in data files."""
 
 SMALL_FIRST_BYTES: Final = 8 << 20
-"""The driver collects a batch that follows none of known size only if Spark estimates it at most at
-this. The estimate is of compressed files, and Spark's own process holds the uncompressed rows."""
+"""Without an earlier batch of known size, the driver collects a batch only if Spark estimates at
+most this. The estimate is of compressed files, but Spark's own process holds uncompressed rows."""
 
 LARGE_DIGEST_BYTES: Final = 1 << 20
 """The minimum size of a batch whose digest is computed in a separate thread while it is written."""
@@ -105,11 +105,11 @@ class TaskCount:
 
 
 def is_small_by_estimate(df: DataFrame, query: Any) -> bool:
-    """Return whether the driver may collect a batch although nothing is known of earlier ones.
+    """Return whether the driver may collect a batch although no earlier batch shows its size.
 
-    That spares the start of Python workers, which takes longer than all else of a small batch. A
-    cluster needs these workers anyway. Only batches of streams count whose rows come from files as
-    they are, or by functions of Spark: a function of the user's may make any size of a short row.
+    Python workers then need not be started, which takes longer than all other work on a small
+    batch. A cluster needs them anyway. Spark's estimate is used only for the batches of a stream
+    without user-defined functions, which can return rows of any size.
 
     Args:
         df: The batch.

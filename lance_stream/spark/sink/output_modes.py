@@ -21,11 +21,10 @@ query), nothing is checked.
 
 Groups can disappear from the result of the output mode complete if some rows of the aggregation do
 not reach the sink: because of a filter, a limit or an inner join, in the query or in foreachBatch.
-An upsert would leave their rows in the table. Groups also disappear if they are session windows,
-which a late row merges. So in both plans, the batch's from its end to the
+An upsert would leave their rows in the table. So in both plans, the batch's from its end to the
 rows that Spark passed on and the query's from its end to the aggregation, each node must keep
 every key. Rows from elsewhere (a checkpoint of the batch, a DataFrame created from collected rows)
-do not reveal what was dropped.
+do not reveal what was dropped. Session windows disappear in any plan: a late row merges them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -349,10 +349,8 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
     news = np.flatnonzero(~hits)
     pairs = _numbered(keys[news]), _numbered(stored.keys[olds])
     factor = 1 + num_rows + num_new
-    rebuilt_numbers, stored_numbers = (
-        keys[news] * factor + pairs[0],
-        stored.keys[olds] * factor + pairs[1],
-    )
+    rebuilt_numbers = keys[news] * factor + pairs[0]
+    stored_numbers = stored.keys[olds] * factor + pairs[1]
     if len(olds) and len(news):
         at = np.minimum(np.searchsorted(stored_numbers, rebuilt_numbers), len(olds) - 1)
         hits = stored_numbers[at] == rebuilt_numbers

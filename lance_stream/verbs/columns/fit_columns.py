@@ -50,7 +50,7 @@ def fit_columns(
 
 
 def _check_has_key(table: TableVersion, key: Sequence[str]) -> None:
-    """Raise if a table lacks a key column: a new one is null in its rows, so no key matches them.
+    """Raise if a table lacks a key column: a new one would be null in all rows, and match no key.
 
     Raises:
         InvalidInputError: It does.
@@ -58,9 +58,9 @@ def _check_has_key(table: TableVersion, key: Sequence[str]) -> None:
     for name in key:
         if name not in table.schema.names:
             raise InvalidInputError(
-                f"the key column {name!r} does not exist in {table.uri}, so its rows cannot be "
-                "found by it, and all rows would be inserted again. Was the column renamed or "
-                "dropped? Rename it back, or name the table's key in `on` and in the rows; or "
-                f"give existing rows their keys first, with ds.add_columns. It has: "
+                f"the table {table.uri} has no key column {name!r}, so an upsert would find none "
+                "of its rows and insert all of them again. If the column was renamed or dropped, "
+                "rename it back, or use the new name in `on` and in the rows; otherwise add it "
+                "with its values first: ds.add_columns. The table has the columns "
                 f"{', '.join(table.schema.names)}"
             )

@@ -131,7 +131,7 @@ def test_missing_manifests_must_be_unlisted() -> None:
             return list(listed)
 
     with pytest.raises(CorruptDataError, match=r"version 3 of .* is listed, but its manifest"):
-        list(read_newest_first(StaleLog(), listed))  # type: ignore[arg-type]
+        list(read_newest_first(StaleLog(), listed))  # type: ignore[arg-type]  # has only what is called
 
 
 class FarStore(WatchedStore):

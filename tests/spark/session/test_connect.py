@@ -43,7 +43,7 @@ def test_jobs_of_connect_use_the_public_interface() -> None:
     made columns there.
     """
     frame, schema = FrameWithoutJava(), StructType()
-    assert map_in_arrow(frame, iter, schema) == (iter, schema)  # type: ignore[arg-type]
+    assert map_in_arrow(frame, iter, schema) == (iter, schema)  # type: ignore[arg-type]  # a frame that only records calls
 
 
 @pytest.mark.usefixtures("client")

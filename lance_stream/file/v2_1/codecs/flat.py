@@ -174,13 +174,13 @@ def chunk_counts(
     Raises:
         InvalidInputError: Two values (or eight, if they do not fill bytes) are larger than a chunk.
     """
-    minimum = 2 if bits_per_value % 8 == 0 else 8
-    if size_in_bytes(minimum, bits_per_value) > max_chunk_bytes:
+    min_values = 2 if bits_per_value % 8 == 0 else 8
+    if size_in_bytes(min_values, bits_per_value) > max_chunk_bytes:
         raise InvalidInputError(
-            f"{minimum} values of {bits_per_value} bits do not fit into a mini-block chunk of "
+            f"{min_values} values of {bits_per_value} bits do not fit into a mini-block chunk of "
             f"{max_chunk_bytes} bytes; write them full-zip"
         )
-    count = minimum
+    count = min_values
     while (
         2 * count <= max_chunk_values
         and size_in_bytes(2 * count, bits_per_value) <= max_chunk_bytes

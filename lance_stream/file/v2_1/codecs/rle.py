@@ -206,18 +206,18 @@ def encode_mini_block(block: FixedWidthBlock, max_chunk_bytes: int) -> EncodedMi
         block: The values.
         max_chunk_bytes: The most bytes in a chunk; at least those of two values and their lengths.
     """
-    maximum = MAX_CHUNK_VALUES
+    max_values = MAX_CHUNK_VALUES
     while True:
         num_values = flat.chunk_counts(
             block.num_values,
             bits_per_value=block.bits_per_value,
-            max_chunk_values=maximum,
-            max_chunk_bytes=maximum * block.bits_per_value // 8,
+            max_chunk_values=max_values,
+            max_chunk_bytes=max_values * block.bits_per_value // 8,
         )
         buffers = _encode_chunks(block.words(), num_values)
-        if maximum == 2 or int((buffers[0].sizes + buffers[1].sizes).max()) <= max_chunk_bytes:
+        if max_values == 2 or int((buffers[0].sizes + buffers[1].sizes).max()) <= max_chunk_bytes:
             break
-        maximum //= 2
+        max_values //= 2
     return EncodedMiniBlock(Rle.of(block.bits_per_value), buffers, num_values)
 
 

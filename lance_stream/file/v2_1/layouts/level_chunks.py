@@ -148,8 +148,8 @@ def encode_level_chunks(
     packed_words = num_full * words_per_block + np.minimum(num_rest, words_per_block)
     if as_runs and len(levels):
         changes = int(np.count_nonzero(levels[1:] != levels[:-1]))
-        minimum = _RUN_BYTES * (len(starts) + changes + len(levels) // rle.MAX_RUN)
-        if 8 * len(starts) + minimum < _BYTES_PER_LEVEL * int(packed_words.sum()):
+        min_bytes = _RUN_BYTES * (len(starts) + changes + len(levels) // rle.MAX_RUN)
+        if 8 * len(starts) + min_bytes < _BYTES_PER_LEVEL * int(packed_words.sum()):
             return PLAIN_RUNS.to_proto(), rle.encode_blocks(levels, starts)
     if not num_full.any() and not (num_rest > words_per_block).any():
         return Flat(BITS_PER_LEVEL).to_proto(), consecutive(

@@ -85,10 +85,10 @@ class FieldWriter:
         num_rows, num_bytes = sum(len(array) for array in arrays), self._num_bytes
         self._num_bytes = 0
         pages = []
-        maximum = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
+        max_rows = max(1, num_rows * MAX_LEAF_BYTES * self._num_leaves // max(num_bytes, 1))
         for array in _joined(arrays):
-            for start in range(0, len(array), maximum):
-                rows = array.slice(start, maximum)
+            for start in range(0, len(array), max_rows):
+                rows = array.slice(start, max_rows)
                 pages += self._encode(rows, self._first_row)
                 self._first_row += len(rows)
         return pages

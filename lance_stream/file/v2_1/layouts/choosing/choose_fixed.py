@@ -136,9 +136,9 @@ def _smallest_encoding(
     """Return the smallest of runs, packing and a dictionary; None if none saves enough."""
     encoded = _encode_words(block, live, options)
     raw_bytes = block.num_values * block.bits_per_value // 8
-    minimum = raw_bytes if encoded is None else _size_of(encoded)
-    if block.bits_per_value in _dictionary_bits(version) and minimum > SMALL_ENOUGH * raw_bytes:
-        in_dictionary = _encode_dictionary(block, live, minimum, options)
+    min_bytes = raw_bytes if encoded is None else _size_of(encoded)
+    if block.bits_per_value in _dictionary_bits(version) and min_bytes > SMALL_ENOUGH * raw_bytes:
+        in_dictionary = _encode_dictionary(block, live, min_bytes, options)
         if in_dictionary is not None:
             return in_dictionary
     return None if encoded is None else FixedEncoding(encoded, None)
@@ -188,8 +188,8 @@ def _encode_words(
         filled = words if live is None else _filled_with_zeros(words, live)
         widths = bitpacking.chunk_widths(filled)
         packed_bytes = int(bitpacking.inline_sizes(widths, words.itemsize).sum())
-        minimum = min((_size_of(candidate) for candidate in candidates), default=raw_bytes)
-        if packed_bytes < minimum:
+        min_bytes = min((_size_of(candidate) for candidate in candidates), default=raw_bytes)
+        if packed_bytes < min_bytes:
             block_of_zeros = replace(block, data=filled.view(np.uint8))
             packed = bitpacking.encode_mini_block(block_of_zeros, widths)
             return _if_saving(packed, block)

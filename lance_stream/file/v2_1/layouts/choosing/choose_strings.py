@@ -154,8 +154,8 @@ def _smaller_fsst(block: VariableWidthBlock, ratio: float) -> TrainedSymbols | N
         ratio: The ratio of compressed to raw bytes for zstd.
     """
     total = int(block.offsets[-1])
-    minimum, maximum = FSST_RATIOS
-    if total < MIN_FSST_BYTES or not minimum <= ratio < maximum or loops.get() is None:
+    min_ratio, max_ratio = FSST_RATIOS
+    if total < MIN_FSST_BYTES or not min_ratio <= ratio < max_ratio or loops.get() is None:
         return None
     choice = trained(block)
     if choice is None:
@@ -181,8 +181,8 @@ def _in_chunks(
     if not large:
         max_bytes = min(max_bytes, MAX_SMALL_CHUNK_BYTES)
     codec, values = fsst.encode(block, choice) if scheme == FSST else (Variable.of(block), block)
-    for maximum in _CHUNK_VALUES:
-        chunks = encode_mini_block(values, max_chunk_values=maximum, max_chunk_bytes=max_bytes)
+    for max_values in _CHUNK_VALUES:
+        chunks = encode_mini_block(values, max_chunk_values=max_values, max_chunk_bytes=max_bytes)
         encoded = chunks._replace(codec=codec)
         if scheme in (LZ4, ZSTD):
             encoded = compress_mini_block(encoded, scheme, options.compression_level)

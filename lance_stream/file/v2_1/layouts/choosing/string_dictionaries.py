@@ -126,11 +126,11 @@ def _array_of(block: VariableWidthBlock, live: Mask | None) -> pa.Array:
 def _distinct_values(values: pa.Array, num_bytes: int) -> float:
     """Estimate the number of distinct values from a sample; infinite if that is impossible."""
     count = len(values)
-    maximum = max(
+    sample_size = max(
         _MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, _SAMPLE_BYTES * count // max(1, num_bytes))
     )
-    if count > maximum:
-        positions = np.arange(maximum, dtype=np.int64) * _STRIDE % count
+    if count > sample_size:
+        positions = np.arange(sample_size, dtype=np.int64) * _STRIDE % count
         values = values.take(pa.array(positions))
     size = len(values) - values.null_count
     num_distinct = len(values.drop_null().unique())

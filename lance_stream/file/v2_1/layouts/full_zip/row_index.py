@@ -98,6 +98,6 @@ class RowIndex:
 
 def encode_row_starts(starts: Positions) -> npt.NDArray[np.unsignedinteger]:
     """Return the starts of rows in the narrowest possible words."""
-    maximum = int(starts[-1])
-    width = next(width for width in (1, 2, 4, 8) if maximum < 1 << 8 * width)
+    last_start = int(starts[-1])
+    width = next(width for width in (1, 2, 4, 8) if last_start < 1 << 8 * width)
     return starts.astype(f"<u{width}")

@@ -165,11 +165,11 @@ class MiniBlockPage:
         num_chunks = self._page.buffers[0].size_bytes // word_bytes(
             has_large_chunk=self._message.has_large_chunk
         )
-        minimum = (1 - MAX_GAP_SHARE) * num_chunks
-        if len(rows) < minimum or num_chunks * self._page.length > MAX_ITEMS:
+        min_chunks = (1 - MAX_GAP_SHARE) * num_chunks
+        if len(rows) < min_chunks or num_chunks * self._page.length > MAX_ITEMS:
             return False
         chunks = rows * num_chunks // self._page.length
-        return 1 + int(np.count_nonzero(chunks[1:] != chunks[:-1])) >= minimum
+        return 1 + int(np.count_nonzero(chunks[1:] != chunks[:-1])) >= min_chunks
 
     def _table_ranges(self) -> list[ByteRange]:
         buffers = self._page.buffers
@@ -396,17 +396,17 @@ def encode_mini_block_page(
     """
     if isinstance(values, EncodedMiniBlock):
         return _encode_chunks(levels, values, items, has_large_chunk=has_large_chunk)
-    maximum = MAX_CHUNK_VALUES
-    while maximum > 1:
+    max_values = MAX_CHUNK_VALUES
+    while max_values > 1:
         encoded = encode_mini_block(
-            values, max_chunk_values=maximum, max_chunk_bytes=MAX_VALUE_BYTES
+            values, max_chunk_values=max_values, max_chunk_bytes=MAX_VALUE_BYTES
         )
         layout = _encode_chunks(levels, encoded, items, has_large_chunk=has_large_chunk)
         if layout is not None:
             return layout
-        if int(encoded.num_values.max()) > maximum:
+        if int(encoded.num_values.max()) > max_values:
             break  # values of less than a byte cannot be split further
-        maximum = int(encoded.num_values.max()) // 2
+        max_values = int(encoded.num_values.max()) // 2
     return None
 
 
