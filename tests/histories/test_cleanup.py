@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lance_stream.dataset import Dataset
-from tests.histories.engine import Outcome, replay
+from tests.histories.engine import Outcome, replay, replay_whole
 from tests.histories.steps import step
 
 pytestmark = pytest.mark.oracle
@@ -74,3 +74,17 @@ def test_branches_of_clones_can_be_deleted() -> None:
     if outcome.error is not None:
         raise outcome.error
     assert outcome.counts["delete_branch"] == 1
+
+
+def test_killed_restores_hold_their_version() -> None:
+    """The process that would have deleted the tag does not exist any more."""
+    rows = {0: {"a": 0}}
+    counts = replay_whole(
+        step("create", file_version="2.2", columns=[["a", "int64"]], rows=rows, way="rows"),
+        step("delete", where=[0], by=["we"]),
+        step("append", rows={1: {"a": 1}}, by=["we"]),
+        step("append", rows={2: {"a": 2}}, by=["we"]),
+        step("restore", version=3, by=["dies", 9, False]),
+        step("cleanup", retain=1, by="we", watched=[]),
+    )
+    assert counts["cleanup"] == 1

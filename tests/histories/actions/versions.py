@@ -9,6 +9,7 @@ from typing import Any
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import ROUND, BackgroundCompaction
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers, record_progress
+from lance_stream.snapshot.tag_files import HOLD_PREFIX
 from lance_stream.table.named_files import nameable, names_of
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from tests.histories.life import OTHERS, Life, Line, in_list, plain_rows, unchanged
@@ -112,8 +113,13 @@ def compact_in_background(life: Life, choose: Choices) -> None:
 
 
 def protected(line: Line) -> set[int]:
-    """Return the versions that a cleanup keeps: named by tags, consumers, branches and clones."""
+    """Return the versions that a cleanup keeps.
+
+    They are named by tags, consumers, branches and clones, or by the tag of a killed operation.
+    """
     versions = {version for tagged, version in line.life.tags.values() if tagged is line}
+    holds = [tag for tag in line.ours().tags.list().values() if tag.name.startswith(HOLD_PREFIX)]
+    versions |= {tag.version for tag in holds if tag.branch == line.branch}
     starts = [other for other in line.life.lines if other.memory.get("parent") is line]
     versions |= {other.memory["parent_version"] for other in starts}
     for done in line.memory.get("consumers", {}).values():
