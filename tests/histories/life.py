@@ -78,7 +78,7 @@ class Rival(NamedTuple):
     Attributes:
         name: What it does.
         details: With which rows, keys or numbers.
-        who: "we", "pylance" or "lancedb".
+        writer: "we", "pylance" or "lancedb".
         at: Before which call to the store; 0 for the one that publishes our version.
     """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.histories.actions.indices import VECTOR_KINDS
-from tests.histories.engine import replay
+from tests.histories.engine import replay, replay_whole
 from tests.histories.steps import step
 
 CREATE = step(
@@ -53,3 +53,23 @@ def test_texts_and_lists_are_found_after_refresh(column: str, kind: str) -> None
     outcome = replay(steps)
     assert outcome.error is None
     assert outcome.counts["answers of indices"] == (4 if kind == "INVERTED" else 3)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("writer", ["we", "pylance"])
+def test_deferred_compactions_keep_coverage(writer: str) -> None:
+    """pylance replaces moved fragments in the coverage by its next commit, we let readers do so."""
+    rows = {key: {"a": key} for key in range(4)}
+    columns = [["a", "int64"]]
+    counts = replay_whole(
+        step("create", unstable=True, file_version="2.2", columns=columns, rows=rows, way="rows"),
+        step("append", rows={5: {"a": 5}}, by=["we"]),
+        step("create_index", column="a", kind="BTREE"),
+        step("compact", size=30, defers=True, by=["pylance"]),
+        step("append", rows={6: {"a": 6}}, by=[writer]),
+        step("append", rows={7: {"a": 7}}, by=["pylance"]),
+        step("rewrite_column", column="a", fragment_of=0, rows={0: {"a": 20}}, by=["pylance"]),
+        step("applied_transactions"),
+        step("valid"),
+    )
+    assert counts["transactions applied"] == 7

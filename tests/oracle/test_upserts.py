@@ -49,7 +49,7 @@ class Twins:
         ours.validate()
         assert verify(open_newest(self.ours)) == []
         log = ObjectStoreLog(open_store(self.ours))
-        check_applied(log, ours.version)
+        assert check_applied(log, ours.version)
 
 
 def rows_of(ds: Any) -> list[dict[str, Any]]:
