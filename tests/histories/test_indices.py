@@ -1,9 +1,12 @@
 """Indices of each kind: what they answer is what the rows say."""
 
+from typing import Any
+
 import pytest
 
+from lance_stream.dataset import Dataset
 from tests.histories.actions.indices import VECTOR_KINDS
-from tests.histories.engine import replay, replay_whole
+from tests.histories.engine import Outcome, replay, replay_whole
 from tests.histories.steps import step
 
 CREATE = step(
@@ -73,3 +76,35 @@ def test_deferred_compactions_keep_coverage(writer: str) -> None:
         step("valid"),
     )
     assert counts["transactions applied"] == 7
+
+
+def validated_branch() -> Outcome:
+    """Validate a branch that pylance has compacted, with the index that it inherits."""
+    return replay(
+        [
+            CREATE,
+            step("append", rows=ROW, by=["we"]),
+            step("create_index", column="a", kind="BTREE"),
+            step("create_branch", name="dev", version=3, by="pylance"),
+            step("compact", size=1000, by=["pylance"], line=1),
+            step("cleanup", retain=4, by="we", watched=[], line=1),
+            step("valid", line=1),
+        ]
+    )
+
+
+@pytest.mark.oracle
+def test_only_deleted_index_files_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pylance states the table's folder for indices that it writes in the branch's folder."""
+    outcome = validated_branch()
+    assert outcome.error is None
+    assert outcome.counts["valid"] == 1
+
+    def delete_indices(ds: Dataset, **_: Any) -> None:
+        for file in ds.table.store.list("_indices"):
+            ds.table.store.delete(file.path)
+
+    monkeypatch.setattr(Dataset, "cleanup", delete_indices)
+    error = validated_branch().error
+    assert isinstance(error, AssertionError)
+    assert "are missing in" in str(error)
