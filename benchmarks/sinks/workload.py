@@ -4,10 +4,14 @@
     append/  parquet files of rows with new ids, one per micro-batch
     upsert/  parquet files, one per micro-batch; most rows have an id of the loaded table
 
+Spark reads files in the order of their modification times. These are set, because small files are
+written within the resolution of the clock, and upserts in another order leave other values.
+
 A row is an int64 id, a float64, a string of 12 characters and a list of 16 float32; 96 bytes.
 The expected contents of a table are sums that any engine can compute.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +82,7 @@ class Workload:
         (folder / "load").mkdir(parents=True)
         for number, ids in enumerate(np.array_split(np.arange(self.table_rows), LOAD_FILES)):
             if len(ids):
-                _write(folder / "load" / f"{number:04}.parquet", ids, stored[ids], random)
+                _write(folder / "load", number, ids, stored[ids], random)
         next_id = self.table_rows
         new_ids, new_values = 0, 0
         for verb, batches in (("append", self.appends), ("upsert", self.upserts)):
@@ -91,7 +95,7 @@ class Workload:
                 ids = np.concatenate([old, new])
                 values = random.integers(0, MAX_VALUE, len(ids))
                 order = random.permutation(len(ids))
-                _write(folder / verb / f"{number:04}.parquet", ids[order], values[order], random)
+                _write(folder / verb, number, ids[order], values[order], random)
                 stored[old] = values[: len(old)]
                 new_ids += int(new.sum())
                 new_values += int(values[len(old) :].sum())
@@ -103,7 +107,8 @@ class Workload:
 
 
 def _write(
-    path: Path,
+    folder: Path,
+    number: int,
     ids: np.ndarray[tuple[int], np.dtype[np.int64]],
     values: np.ndarray[tuple[int], np.dtype[np.int64]],
     random: np.random.Generator,
@@ -116,4 +121,6 @@ def _write(
         np.arange(0, VECTOR_SIZE * (len(ids) + 1), VECTOR_SIZE, dtype=np.int32), floats
     )
     columns = {"id": ids, "value": values.astype(np.float64), "name": names, "vector": vectors}
+    path = folder / f"{number:04}.parquet"
     pq.write_table(pa.table(columns), path)
+    os.utime(path, (number, number))

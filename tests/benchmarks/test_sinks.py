@@ -43,6 +43,14 @@ def test_upserts_are_nine_tenths_updates(tmp_path: Path) -> None:
         assert np.count_nonzero(ids < 1000) == 180
 
 
+def test_files_have_ascending_modification_times(tmp_path: Path) -> None:
+    """Spark reads files in this order, and upserts in another order leave other values."""
+    Workload(table_rows=100, batch_rows=10, appends=0, upserts=5).write(tmp_path)
+    seconds = [int(path.stat().st_mtime) for path in sorted((tmp_path / "upsert").iterdir())]
+    assert len(set(seconds)) == 5
+    assert seconds == sorted(seconds)
+
+
 def test_first_batches_are_warm_ups() -> None:
     """It is counted only if it is the only one."""
     assert warm_median([9.0, 1.0, 3.0, 2.0]) == 2.0
