@@ -44,18 +44,18 @@ def main(play: Callable[[int, int], Mapping[str, int]], *, steps: int, what: str
     """
     arguments = _parser(steps, what).parse_args()
     end = time.monotonic() + 60 * arguments.minutes
-    seed, wrong, result = arguments.seed, [], Counter[str]()
+    seed, wrong, counts = arguments.seed, [], Counter[str]()
     while time.monotonic() < end and seed - arguments.seed < arguments.histories:
         try:
-            result.update(play(seed, arguments.steps))
+            counts.update(play(seed, arguments.steps))
         except Exception:
             traceback.print_exc()
             wrong.append(seed)
         seed += 1
     print(f"{seed - arguments.seed} histories from seed {arguments.seed}; wrong: {wrong or 'none'}")
-    for name, count in sorted(result.items()):
+    for name, count in sorted(counts.items()):
         print(f"{count:10,}  {name}")
-    return int(bool(wrong) or not result.total())
+    return int(bool(wrong) or not counts.total())
 
 
 def run(kind: type[HistoryT], seed: int, num_steps: int) -> HistoryT:

@@ -681,8 +681,8 @@ def _exit_code_of(act: Callable[[], object]) -> int:
 def _join(child: int, timeout_seconds: float = 60) -> int:
     end = time.monotonic() + timeout_seconds
     while time.monotonic() < end:
-        result, status = os.waitpid(child, os.WNOHANG)
-        if result:
+        ended_child, status = os.waitpid(child, os.WNOHANG)
+        if ended_child:
             return os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
     os.kill(child, 9)

@@ -32,7 +32,7 @@ NAMED = [("name", "_transactions/*.txn")]
 @pytest.fixture
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
     """Each flush and each hard link below the table's directory, from now on."""
-    results: list[Step] = []
+    calls: list[Step] = []
     fsync, link = os.fsync, os.link
 
     def kind_of(path: str) -> str:
@@ -41,17 +41,17 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Step]:
         return f"{within.parent}/*{endings[0]}" if endings else str(within)
 
     def watched_fsync(file: int) -> None:
-        results.append(("flush", kind_of(str(Path(f"/proc/self/fd/{file}").readlink()))))
+        calls.append(("flush", kind_of(str(Path(f"/proc/self/fd/{file}").readlink()))))
         fsync(file)
 
     def watched_link(source: Any, target: Any, **named: Any) -> None:
         link(source, target, **named)
-        results.append(("name", kind_of(target)))
+        calls.append(("name", kind_of(target)))
 
     monkeypatch.setattr(os, "fsync", watched_fsync)
     monkeypatch.setattr(os, "link", watched_link)
     monkeypatch.setattr(os, "fdatasync", lambda _file: pytest.fail("not known to this test"))
-    return results
+    return calls
 
 
 def table(tmp_path: Path, durable: str) -> Dataset:

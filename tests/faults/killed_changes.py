@@ -25,18 +25,18 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
     Yields:
         The paths of the changes, also of the one at which it ended: more than `number` if it has.
     """
-    results: list[str] = []
+    paths: list[str] = []
 
     def guard(name: str) -> Callable[..., Any]:
         real = getattr(LocalStore, name)
 
         def call(store: LocalStore, path: str, *arguments: Any, **options: Any) -> Any:
-            is_over = len(results) > number
-            results.append(path)
-            if is_over or (before and len(results) > number):
+            is_over = len(paths) > number
+            paths.append(path)
+            if is_over or (before and len(paths) > number):
                 raise KilledError
             result = real(store, path, *arguments, **options)
-            if len(results) > number:
+            if len(paths) > number:
                 raise KilledError
             return result
 
@@ -46,7 +46,7 @@ def killed_at(number: int, *, before: bool) -> Iterator[list[str]]:
     for span in patches:
         span.start()
     try:
-        yield results
+        yield paths
     except KilledError:
         pass
     finally:

@@ -519,14 +519,14 @@ def session() -> Any:
 
 def play(seed: int, num_steps: int) -> Counter[str]:
     """Play a history of each kind of query with one of its state stores."""
-    result, dice = Counter[str](), random.Random(seed)
+    counts, dice = Counter[str](), random.Random(seed)
     for kind, query_kind in KINDS.items():
         drawn = [dice.choice((*FAULTS, PROCESS_KILLED)) for _ in range(num_steps)]
         with tempfile.TemporaryDirectory() as folder:
             store = dice.choice(query_kind.stores)
-            result += run_history(session(), Path(folder), kind, store, seed, drawn)
-        result["histories of a query"] += 1
-    return result
+            counts += run_history(session(), Path(folder), kind, store, seed, drawn)
+        counts["histories of a query"] += 1
+    return counts
 
 
 if __name__ == "__main__":

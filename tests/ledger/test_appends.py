@@ -118,20 +118,20 @@ def test_concurrent_drivers_commit_a_batch_once(table: TableVersion) -> None:
     """Drivers of one query can overlap after a network partition, and all but one must find the
     batch committed.
     """
-    results: list[Outcome] = []
+    outcomes: list[Outcome] = []
     gate = threading.Barrier(4)
 
     def drive() -> None:
         fragments = write(table, 7)
         gate.wait()
-        results.append(append_fragments(table, fragments, batch(0)))
+        outcomes.append(append_fragments(table, fragments, batch(0)))
 
     threads = [threading.Thread(target=drive) for _ in range(4)]
     for thread in threads:
         thread.start()
     for worker in threads:
         worker.join()
-    assert sorted(outcome.is_new for outcome in results) == [False, False, False, True]
+    assert sorted(outcome.is_new for outcome in outcomes) == [False, False, False, True]
     assert ids_of(table) == [7]
     assert open_newest(table.uri).version == 2
 

@@ -253,11 +253,11 @@ def test_killed_queries_lose_and_repeat_nothing(
 ) -> None:
     """A process can die at any step between two commits of the checkpoint."""
     stream = query(ds, maxRowsPerTrigger=2, **options)
-    results: list[list[dict[str, Any]]] = []
+    batches: list[list[dict[str, Any]]] = []
     for number in range(40):
         stream.start()
-        if stream.num_done > len(results):
-            results.append(stream.batches[-1])
+        if stream.num_done > len(batches):
+            batches.append(stream.batches[-1])
         if number < 3:
             ds = ds.append(rows(100 + number, 200 + number))  # while a snapshot is being read
         try:
@@ -265,7 +265,7 @@ def test_killed_queries_lose_and_repeat_nothing(
                 break
         except KilledError:
             continue
-    delivered = [row for batch in results for row in batch]
+    delivered = [row for batch in batches for row in batch]
     if options:
         assert Counter(changes(delivered)) == of_dataset(ds, 1)
     else:

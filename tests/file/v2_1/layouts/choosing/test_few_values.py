@@ -74,11 +74,11 @@ def test_few_values_are_stored_as_any_number(
 
 def test_most_types_of_numbers_are_done_quickly() -> None:
     """Otherwise the comparison above would prove nothing."""
-    results = [
+    quick_types = [
         kind
         for kind in TYPES
         if few_values.encode_few_values(
             values(kind, 10, same=False), FileVersion.V2_2, few_values.DEFAULT_OPTIONS
         )
     ]
-    assert set(TYPES) - set(results) == set(TYPES[-4:])
+    assert set(TYPES) - set(quick_types) == set(TYPES[-4:])
