@@ -97,10 +97,10 @@ def measure(workload: Workload, sessions: int, folder: Path) -> dict[str, list[l
             session.mkdir()
             command = [sys.executable, "-m", "benchmarks.first_batches", "--only", way]
             paths = ["--files", str(folder), "--folder", str(session)]
-            done = subprocess.run(
+            process = subprocess.run(
                 command + paths, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
             )
-            seconds[way].append(json.loads(done.stdout.splitlines()[-1]))
+            seconds[way].append(json.loads(process.stdout.splitlines()[-1]))
             shutil.rmtree(session)
             print(way, [round(run * 1000) for run in seconds[way][-1]], flush=True)
     return seconds

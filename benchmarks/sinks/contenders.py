@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_stream
 from benchmarks.sinks.workload import SCHEMA, Sums
+from lance_stream import ChangeStream
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.spark import LanceSink, lance_sink, read_changes, register
 from lance_stream.spark.sink import batch_writing
@@ -197,7 +198,7 @@ class Shared(Compacted):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._follower: Thread | None = None
+        self._changes: ChangeStream | None = None
         self._last_followed = 0
 
     def rest(self) -> None:
@@ -205,9 +206,10 @@ class Shared(Compacted):
         sink = self._sinks.get("upsert")
         if sink is None:  # the table is being loaded
             return
-        if self._follower is None:
-            self._follower = Thread(target=self._follow, daemon=True)
-            self._follower.start()
+        if self._changes is None:
+            ds = lance_stream.open_dataset(self.target)
+            self._changes = ds.follow(snapshot=False, poll_seconds=0.2)
+            Thread(target=self._follow, args=(self._changes,), daemon=True).start()
         assert sink.last_commit is not None
         version = sink.last_commit.version
         assert version is not None
@@ -223,9 +225,8 @@ class Shared(Compacted):
             rows = pa.Table.from_arrays(columns, schema=ds.schema)
             lance.write_dataset(rows, self.target, mode="append")
 
-    def _follow(self) -> None:
-        ds = lance_stream.open_dataset(self.target)
-        for batch in ds.follow(snapshot=False, poll_seconds=0.2):
+    def _follow(self, changes: ChangeStream) -> None:
+        for batch in changes:
             self._last_followed = batch.rows["_commit_version"][-1].as_py()
 
     def sums(self, spark: SparkSession) -> Sums:
@@ -239,6 +240,8 @@ class Shared(Compacted):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the feed was followed to version {self._last_followed} only")
             time.sleep(0.1)
+        assert self._changes is not None
+        self._changes.close()
         rows = ds.scan(columns=["id", "value"], filter="id >= 0").read_all()
         return _sums(rows["id"], rows["value"])
 
