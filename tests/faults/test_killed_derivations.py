@@ -81,7 +81,7 @@ def values_of(ds: Dataset) -> dict[int, str | None]:
     return values
 
 
-def run_kills(folder: Path, num_kills: int, where: str = "process") -> None:
+def check_after_kills(folder: Path, num_kills: int, where: str = "process") -> None:
     dice = random.Random(50)
     uri = new_table(folder)
     longest = 3.0 if where == "tasks" else 0.4
@@ -95,14 +95,14 @@ def run_kills(folder: Path, num_kills: int, where: str = "process") -> None:
 @pytest.mark.slow
 def test_values_survive_a_kill_at_any_moment(tmp_path: Path) -> None:
     """A value must belong to its row's current inputs, wherever the process died."""
-    run_kills(tmp_path, 2)
+    check_after_kills(tmp_path, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.nightly
 def test_values_survive_fifty_kills(tmp_path: Path) -> None:
     """Rare moments, such as between the commits of two parts, are only met by many kills."""
-    run_kills(tmp_path, 50)
+    check_after_kills(tmp_path, 50)
 
 
 @pytest.mark.spark
@@ -110,4 +110,4 @@ def test_values_survive_fifty_kills(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_values_survive_fifty_driver_kills(tmp_path: Path) -> None:
     """With Spark the tasks outlive a killed driver for a while and still write files."""
-    run_kills(tmp_path, 50, "tasks")
+    check_after_kills(tmp_path, 50, "tasks")

@@ -34,7 +34,7 @@ from lance_stream.cli.grammar import Session, new_command
     show_default=True,
     help="How often --follow polls for a new version.",
 )
-@names_option("Columns of the table.  [default: all]")
+@names_option("Columns of the table and of the changes.  [default: all]")
 @click.option(
     "--filter", metavar="SQL", help="A condition on the table's columns and the change columns."
 )
