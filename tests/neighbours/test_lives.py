@@ -46,9 +46,13 @@ def test_views_follow_every_writer() -> None:
         ),
         step("rewrite_column", column="b", fragment_of=1, rows={1: {"b": 20}}, by=["pylance"]),
         step("refresh_view", compacts=True, size=30, **follow),
+        step("upsert", names=["b"], rows={2: {"b": 21}}, by=["we"]),
+        step("refresh_view", **follow),
+        step("restore", version=1, by=["we"]),
+        step("refresh_view", **follow),
     )
-    assert counts["views: incremental"] == 3
-    assert counts["views: rebuild"] == 1
+    assert counts["views: incremental"] == 4
+    assert counts["views: rebuild"] == 2
 
 
 NUMBERS = step(
@@ -114,7 +118,9 @@ def test_refreshes_compute_the_rows_of_all_writers() -> None:
         step("restore", version=4, by=["we"]),
         refresh,
         step("drop_column", name="a", by=["we"]),
+        step("applied_transactions"),
         step("drop_computed_column", by=["we"]),
         step("valid"),
     )
+    assert counts["transactions applied"] > 10
     assert counts["refreshes of computed columns"] == 4

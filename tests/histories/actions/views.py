@@ -39,6 +39,7 @@ class View:
         min_key: The smallest key that it shows.
         min_value: The smallest value that it shows; None for all, and nulls.
         replica: Follows the view.
+        version: The version of the table that it shows.
     """
 
     line: Line
@@ -46,6 +47,17 @@ class View:
     min_key: int
     min_value: int | None
     replica: ReplicaOfView
+    version: int
+
+    def lacks_rewrites(self, table: Line) -> bool:
+        """Whether its column has other values, in rows whose row versions are the same.
+
+        An incremental refresh does not see that. Values change so by a rewrite without new row
+        versions, or by a restore from before or after one.
+        """
+        rewrites = {v for v, ident in table.unstamped.items() if ident == self.source.ident}
+        changes = rewrites | table.restored if rewrites else set()
+        return any(version > self.version for version in changes)
 
     def expected(self, state: State) -> dict[int, Any]:
         """Return the value that the view has for each key of a version of the table."""
@@ -103,7 +115,8 @@ def create_view(life: Life, choose: Choices) -> None:
         where=" AND ".join(conditions) or None,
     )
     view_line = Line(life, f"{life.folder}/view{number}.lance")
-    views[number] = View(view_line, column, min_key, min_value, ReplicaOfView(view_line))
+    replica = ReplicaOfView(view_line)
+    views[number] = View(view_line, column, min_key, min_value, replica, line.newest)
     views[number].adopt()
 
 
@@ -114,8 +127,7 @@ def refresh_view(life: Life, choose: Choices) -> None:
     views: dict[int, View] = line.memory.get("views", {})
     number = choose.one_of("view", sorted(views))
     view = views[number]
-    # An incremental refresh does not see rows that were rewritten without new row versions.
-    is_full = choose.happens("full", 0.1) or view.source.ident in line.unstamped.values()
+    is_full = choose.happens("full", 0.1) or view.lacks_rewrites(line)
     column = line.now.column(view.source.name)
     try:
         result = connect(life.folder).open_materialized_view(f"view{number}").refresh(full=is_full)
@@ -130,6 +142,7 @@ def refresh_view(life: Life, choose: Choices) -> None:
         del views[number]
         return
     view.adopt()
+    view.version = line.newest
     state = view.line.now
     stored = {key: row.values.get(view.source.ident) for key, row in state.rows.items()}
     expected = view.expected(line.now)
