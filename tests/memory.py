@@ -3,7 +3,8 @@
 The test during which its process comes above it fails. Whenever a process has grown by some 60 MB,
 it forgets the keys and sequences that it remembers for its next batches, and what its tests have
 freed goes back to the system: allocators keep it otherwise, and add it up. The limit includes what
-pylance takes in the same process.
+pylance and the clients of object stores take in the same process: the largest of the four processes
+of `make test-ci` reaches 1.5 to 1.8 GB, depending on which tests it runs.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ from lance_stream.snapshot.files.hidden_columns import clear_hidden_columns
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.table.lineage.row_ids import clear_row_id_cache
 
-LIMIT_BYTES = 1_750_000_000
+LIMIT_BYTES = 2_500_000_000
 GROWTH_BYTES = 60_000_000
 
 
