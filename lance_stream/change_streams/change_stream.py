@@ -34,7 +34,12 @@ from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
 from lance_stream.feed.following.positions import Limits, Position
 from lance_stream.feed.following.resumed_columns import resumed_columns
-from lance_stream.feed.intervals import IntervalEnd, check_is_past, version_before
+from lance_stream.feed.intervals import (
+    IntervalEnd,
+    check_can_follow,
+    check_is_past,
+    version_before,
+)
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.table_version import TableVersion
@@ -338,18 +343,16 @@ class ChangeStream:
             after = self._progress.read(self._refs)
         else:
             if isinstance(after, datetime):
-                check_is_past(after, "after", "pass snapshot=False instead")
+                check_is_past(
+                    after, "after", "to read only new changes, pass snapshot=False instead"
+                )
             after = version_before(table, after)
         if after is None and rules.snapshot:
             mark = mark_of(table.manifest)
             return Position(table.version, is_snapshot=True, mark=mark)
         if after is None:
             after = table.version
-        newest = self._follower.list_newest()
-        if not 0 <= after <= newest:
-            raise InvalidInputError(
-                f"cannot follow {table.uri} after version {after}: its newest version is {newest}"
-            )
+        check_can_follow(table.uri, after, self._follower.list_newest())
         return self._follower.position_after(after)
 
     def _columns_from(self, table: TableVersion, position: Position) -> FeedColumns:

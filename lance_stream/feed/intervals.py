@@ -44,6 +44,8 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
         InvalidInputError: They are not ends of an interval, are in the wrong order, or are after
             the newest version.
     """
+    if isinstance(after, datetime) and isinstance(through, datetime):
+        _check_order(after, through)
     first, last = version_before(table, after), last_version(table, through)
     for version in (table.version, first, last):
         check_is_attached(version)
@@ -51,13 +53,21 @@ def checked_interval(table: TableVersion, after: object, through: object) -> tup
         raise InvalidInputError(
             f"after version {first} and through version {last} is not an interval: 'after' is "
             "exclusive, from 0 (before the first version); 'through' is inclusive, at least 1 and "
-            "not less than 'after'"
+            f"not less than 'after'. The newest version is {table.log.latest()}"
         )
     if last > table.version and last > (latest := table.log.latest()):
         raise InvalidInputError(
             f"changes through version {last} were requested, but the newest version is {latest}"
         )
     return first, last
+
+
+def _check_order(after: datetime, through: datetime) -> None:
+    if with_zone(through) < with_zone(after):
+        raise InvalidInputError(
+            f"the interval ends ({with_zone(through).isoformat()}) before it starts "
+            f"({with_zone(after).isoformat()})"
+        )
 
 
 def version_before(table: TableVersion, after: object) -> int:
@@ -78,21 +88,36 @@ def version_before(table: TableVersion, after: object) -> int:
 
 
 def check_is_past(moment: datetime, name: str, remedy: str) -> None:
-    """Raise if a reader that waits for versions would start at a future time.
+    """Raise if a reader that waits for versions would start or end at a future time.
 
     Args:
         moment: The time.
         name: The argument or option, for the message.
-        remedy: How to read only new changes instead, for the message.
+        remedy: What to do instead, for the message.
 
     Raises:
         InvalidInputError: The time is in the future.
     """
     moment = with_zone(moment)
     if moment > datetime.now(UTC):
+        raise InvalidInputError(f"{name} is {moment.isoformat()}, which is in the future; {remedy}")
+
+
+def check_can_follow(uri: str, after: int, newest: int) -> None:
+    """Raise unless a reader that waits for versions can start after a version.
+
+    Args:
+        uri: The table, for the message.
+        after: The version; 0 is before the first.
+        newest: The newest version.
+
+    Raises:
+        InvalidInputError: The version is negative or newer.
+    """
+    if not 0 <= after <= newest:
         raise InvalidInputError(
-            f"{name} is {moment.isoformat()}, which is in the future; to read only new changes, "
-            f"{remedy}"
+            f"cannot follow {uri} after version {after}: its newest version is {newest}. "
+            "Start after a version from 0 (before the first one) to that"
         )
 
 
@@ -108,6 +133,8 @@ def last_version(table: TableVersion, through: object) -> int:
         NotFoundError: There is no such tag.
         InvalidInputError: It is none of them, or a tag of another branch; or all versions are newer
             than the time.
+        NotFoundError: There is no such tag; or versions that may have been committed by the time
+            have been cleaned up.
     """
     if isinstance(through, datetime):
         return last_version_until(table, through)
@@ -162,16 +189,25 @@ def _as_ranges(versions: Sequence[int]) -> str:
 
 def _suggested_start(versions: Sequence[int], through: int) -> str:
     """Return the remedy for an interval that starts before the existing versions."""
-    existing = set(versions)
-    if through not in existing:
+    if not versions or versions[-1] != through:
         return "Read a snapshot of the newest version, and start after it"
-    first = through
-    while first - 1 in existing:
-        first -= 1
+    first = first_without_gaps(versions)
     return (
         f"Read a snapshot of version {first}, and start after it (in Spark, startingVersion "
         f"{first + 1}, which is the first version whose changes are read)"
     )
+
+
+def first_without_gaps(versions: Sequence[int]) -> int:
+    """Return the first version from which on none is missing, up to the last of some versions.
+
+    Args:
+        versions: Existing versions, ascending; at least one.
+    """
+    index = len(versions) - 1
+    while index and versions[index - 1] == versions[index] - 1:
+        index -= 1
+    return versions[index]
 
 
 def first_version_since(table: TableVersion, moment: datetime) -> int:
@@ -186,6 +222,8 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
 
     Raises:
         InvalidInputError: The moment is before the oldest existing version.
+        NotFoundError: Later versions may have been committed by the moment, but have been cleaned
+            up.
     """
     versions = table.log.versions()
     index = _first_index(table, versions, nanos_of(moment) + _MICROSECOND)
@@ -194,7 +232,15 @@ def last_version_until(table: TableVersion, moment: datetime) -> int:
             f"no version existed at {with_zone(moment).isoformat()}; the oldest one is "
             f"version {versions[0]}"
         )
-    return versions[index - 1]
+    last = versions[index - 1]
+    is_gap = index < len(versions) and versions[index] != last + 1
+    if is_gap and _nanos(table, last) < nanos_of(moment):
+        raise NotFoundError(
+            f"the last version committed at or before {with_zone(moment).isoformat()} is unknown: "
+            f"the versions between {last} and {versions[index]} have been cleaned up. End "
+            f"the interval with version {last} or {versions[index]} instead"
+        )
+    return last
 
 
 def commit_time(table: TableVersion) -> datetime:

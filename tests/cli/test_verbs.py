@@ -309,6 +309,44 @@ def test_following_stops_when_a_column_is_dropped(
     assert (code, "column 'name' no longer exists" in err) == (2, True)
 
 
+def test_changes_have_columns_of_their_last_version(run: Run, ds: Dataset) -> None:
+    """Columns that were dropped or cast after the interval belong to it."""
+    expected = ds.changes(0, 3).read_all()["name"].to_pylist()
+    ds.alter_columns({"path": "name", "data_type": pa.large_string()}).drop_columns(["name"])
+    words = ["changes", ds.uri, "--through", "3", "--json"]
+    for others in ([], ["--columns", "id,name"], ["--filter", "name != 'x'"], ["--net"]):
+        printed = objects(answer(run, *words, *others))
+        assert [row["name"] for row in printed] == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--after", "6"], "cannot follow memory://.* after version 6: its newest version is 5"),
+        (["--after", "2999-01-01"], "--after is 2999-01-01.* in the future; .* omit --after"),
+        (["--after", "4", "--through", "3"], "after version 4, but --through is version 3"),
+        (["--after", "0", "--through", "2999-01-01"], "--through is 2999-01-01.* in the future"),
+    ],
+)
+def test_following_needs_a_possible_interval(
+    run: Run, ds: Dataset, words: list[str], message: str
+) -> None:
+    """Otherwise, the command waits forever, or skips changes without a message."""
+    code, out, problem = run("changes", ds.uri, "--follow", *words)
+    assert (code, out) == (2, "")
+    assert re.search(message, problem)
+
+
+def test_changes_through_missing_versions_name_others(run: Run, ds: Dataset) -> None:
+    """The remedy is that of the Python API: a snapshot, and the changes after it."""
+    ds.cleanup(older_than="0 seconds", retain_versions=2)
+    code, _, problem = run("changes", ds.uri, "--through", "3")
+    assert code == 3
+    assert "need version 3, which has been cleaned up" in problem
+    code, _, problem = run("changes", ds.uri, "--through", "9")
+    assert (code, "the newest version is 5" in problem) == (2, True)
+
+
 def test_changes_show_chosen_change_columns(run: Run, ds: Dataset) -> None:
     """A narrow terminal leaves columns out, and `--columns` has to bring each of them back."""
     names = "_commit_timestamp,id,_change_type"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import Dataset, InvalidInputError
+from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.feed.intervals import (
     CLOCK_SKEW,
     commit_time,
@@ -72,6 +72,34 @@ def test_timestamps_are_independent_of_time_zones() -> None:
     without_zone = at(10).replace(tzinfo=None)  # is in UTC
     assert first_version_since(table, without_zone) == 2
     assert last_version_until(table, without_zone) == 2
+
+
+def test_reversed_times_are_refused() -> None:
+    """Without a commit between them, an empty result would hide that the times were swapped."""
+    ds = table_at(0, 10, 20)
+    for after, through in (
+        (at(20), at(10)),
+        (at(16), at(14)),
+        (at(16).replace(tzinfo=None), at(14)),
+    ):
+        with pytest.raises(InvalidInputError, match=r"ends \(.*\) before it starts"):
+            ds.changes(after, through)
+
+
+@pytest.mark.parametrize("last", [2, 4])
+def test_ends_among_missing_versions_are_refused(last: int) -> None:
+    """A version that was cleaned up may be the last one before the time: its changes are lost."""
+    ds = table_at(0, 10, 20, 30, 40)
+    for version in range(3, last + 1):
+        ds.table.store.delete(manifest_path(version))
+    assert last_version_until(ds.table, at(10)) == 2
+    assert last_version_until(ds.table, at(40)) == 5
+    if last == 2:
+        assert last_version_until(ds.table, at(25)) == 3
+        return
+    for after in (0, at(5)):
+        with pytest.raises(NotFoundError, match="versions between 2 and 5 have been cleaned up"):
+            ds.changes(after, at(25))
 
 
 @pytest.mark.parametrize("seconds", range(-1, 62))

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from lance_stream.cli.arguments import parse_version
@@ -12,7 +13,14 @@ from lance_stream.dataset import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, TableReplacedError
 from lance_stream.feed.changes import changes
 from lance_stream.feed.expected_columns import check_columns
-from lance_stream.feed.intervals import last_version, version_before
+from lance_stream.feed.intervals import (
+    check_can_follow,
+    check_is_past,
+    checked_interval,
+    last_version,
+    version_before,
+    version_of_interval,
+)
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection
 from lance_stream.snapshot.opening import newest_version_of
@@ -61,23 +69,29 @@ def print_changes(
             f"--interval must be greater than 0 and at most {_LONGEST_WAIT} seconds, not "
             f"{request.interval}"
         )
-    after, last = ds.version if request.is_followed else 0, None
-    if request.after is not None:
-        after = version_before(ds.table, parse_version(request.after))
-    if request.through is not None:
-        last = last_version(ds.table, parse_version(request.through))
-    through = ds.version if last is None else last
-    if request.is_followed and request.after is None and last is not None and last <= after:
-        raise InvalidInputError(
-            f"--follow starts after the newest version, {after}, but --through {last} is not "
-            "later: add --after"
-        )
-    if not request.is_followed:
-        _write(ds, request, after, through, writer, _selection(ds.checkout(through), request))
+    if request.is_followed:
+        _follow(ds, request, writer, sleep)
+    else:
+        _print_interval(ds, request, writer)
+    writer.close()
+
+
+def _print_interval(ds: Dataset, request: Request, writer: Writer) -> None:
+    after, through = checked_interval(
+        ds.table,
+        0 if request.after is None else parse_version(request.after),
+        ds.version if request.through is None else parse_version(request.through),
+    )
+    last = Dataset(version_of_interval(ds.table, through, after, through))
+    _write(last, request, after, through, writer, _selection(last, request))
+
+
+def _follow(ds: Dataset, request: Request, writer: Writer, sleep: Callable[[float], None]) -> None:
+    after, last = _followed_interval(ds, request)
     # requested columns are those of the version at which following starts; by default, all columns
     selection = _selection(ds, request) if request.columns or request.filter else None
-    printed = _version_before(ds, after) if request.is_followed else None
-    while request.is_followed and (last is None or after < last):
+    printed = _version_before(ds, after)
+    while last is None or after < last:
         newest = _newest(ds, printed)
         through = newest.version if last is None else min(newest.version, last)
         if through > after:
@@ -88,7 +102,37 @@ def print_changes(
             after = through
         else:
             sleep(request.interval)
-    writer.close()
+
+
+def _followed_interval(ds: Dataset, request: Request) -> tuple[int, int | None]:
+    """Return the version after which following starts, and the last version, if any.
+
+    Raises:
+        InvalidInputError: It would start after the newest version, or end before it starts.
+    """
+    after, last = ds.version, None
+    if request.after is not None:
+        start = parse_version(request.after)
+        if isinstance(start, datetime):
+            check_is_past(start, "--after", "to print only new changes, omit --after")
+        after = version_before(ds.table, start)
+        check_can_follow(ds.uri, after, ds.version)
+    if request.through is not None:
+        end = parse_version(request.through)
+        if isinstance(end, datetime):
+            check_is_past(end, "--through", "omit it, and interrupt the command at that time")
+        last = last_version(ds.table, end)
+    if last is not None and request.after is None and last <= after:
+        raise InvalidInputError(
+            f"--follow starts after the newest version, {after}, but --through {last} is not "
+            "later: add --after"
+        )
+    if last is not None and last < after:
+        raise InvalidInputError(
+            f"--follow starts after version {after}, but --through is version {last}, which is "
+            "earlier"
+        )
+    return after, last
 
 
 def _version_before(ds: Dataset, version: int) -> Dataset | None:

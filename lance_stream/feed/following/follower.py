@@ -34,6 +34,7 @@ from lance_stream.feed.following.existing_versions import ExistingVersions
 from lance_stream.feed.following.newest_version import NewestVersion
 from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.following.snapshots import Snapshot
+from lance_stream.feed.intervals import first_without_gaps
 from lance_stream.feed.rules import NET_CHANGES, NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.steps import VersionChanges, check_has_feed, walk
 from lance_stream.read.units import sizes_of
@@ -651,11 +652,12 @@ class TableFollower:
         """Report lost changes, as a warning or an error."""
         if self.rules.fail_on_data_loss:
             oldest, newest = history.versions[0], history.versions[-1]
+            first = first_without_gaps(history.versions) + 1
             raise NotFoundError(
                 f"{self.uri}: {problem}. The oldest existing version is {oldest}, the newest "
                 f"{newest}. Set failOnDataLoss (fail_on_data_loss) to false to continue anyway "
                 f"({instead}); or start a new query with a new checkpoint, either with "
-                f"startingVersion {oldest + 1}, or without it to read a snapshot first. With the "
+                f"startingVersion {first}, or without it to read a snapshot first. With the "
                 "option consumer, cleanup keeps the versions that a stream has not read yet"
             )
         self._warn(problem, instead)

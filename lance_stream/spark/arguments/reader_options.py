@@ -237,6 +237,14 @@ class ReaderOptions:
     )
     only_by_tasks: bool = False
 
+    def __post_init__(self) -> None:
+        """Check options that depend on each other.
+
+        Raises:
+            InvalidInputError: Two options exclude each other, or an interval ends before it starts.
+        """
+        _check_together(self)
+
     @property
     def row_columns(self) -> tuple[str, ...]:
         """The system columns that are requested by separate options."""
@@ -275,9 +283,7 @@ def parse_reader_options(
     if "uri" not in values:
         raise InvalidInputError(NO_PATH.format("load()"))
     values["uri"] = branch_uri(values["uri"], values.get("branch"))
-    parsed = ReaderOptions(**values)
-    _check_together(parsed)
-    return parsed
+    return ReaderOptions(**values)
 
 
 def parse_deduplication_mode(text: str) -> str:

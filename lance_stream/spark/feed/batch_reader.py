@@ -36,10 +36,9 @@ def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) 
         UnsupportedFeatureError: The table has no stable row ids.
     """
     first = first_version(table, options)
-    if options.starting_timestamp is not None and (first is None or first > table.version):
+    is_numbered = options.starting_timestamp is None and options.ending_version is not None
+    if first == table.version + 1 and not is_numbered:
         return []  # nothing was committed in the interval
-    if options.ending_version is None and first == table.version + 1:
-        return []  # the interval starts after the newest version
     if first is None or first > table.version:
         raise InvalidInputError(
             f"the requested changes start at version {first}, but the last version of "

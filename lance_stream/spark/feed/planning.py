@@ -24,7 +24,11 @@ from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.follower import FollowerRules, TableFollower
 from lance_stream.feed.following.positions import Position
 from lance_stream.feed.following.resumed_columns import resumed_columns
-from lance_stream.feed.intervals import first_version_since, last_version_until
+from lance_stream.feed.intervals import (
+    first_version_since,
+    last_version_until,
+    version_of_interval,
+)
 from lance_stream.feed.rules import FeedRules
 from lance_stream.read.scan import names_of
 from lance_stream.read.units import WorkUnit, output_schema
@@ -66,7 +70,11 @@ def open_for_changes(options: ReaderOptions) -> TableVersion:
             )
     if options.ending_timestamp is not None:
         return checkout(newest, last_version_until(newest, options.ending_timestamp))
-    return newest if options.ending_version is None else checkout(newest, options.ending_version)
+    if options.ending_version is None:
+        return newest
+    through = options.ending_version
+    after = max((first_version(newest, options) or through) - 1, 0)
+    return version_of_interval(newest, through, after, through)
 
 
 def first_version(table: TableVersion, options: ReaderOptions) -> int | None:

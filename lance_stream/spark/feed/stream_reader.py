@@ -238,7 +238,11 @@ class _FeedStream(SendsRows, DataSourceStreamReader):
 
     def _since(self, moment: datetime) -> Position:
         """Return the position before the first version that was committed at or after a time."""
-        check_is_past(moment, "startingTimestamp", f"set startingVersion to {LATEST!r}")
+        check_is_past(
+            moment,
+            "startingTimestamp",
+            f"to read only new changes, set startingVersion to {LATEST!r}",
+        )
         table = open_newest(self.options.uri, self.options.storage_options)
         first = first_version_since(table, moment)
         self._starts_now = first > table.version

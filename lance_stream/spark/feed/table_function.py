@@ -109,8 +109,8 @@ def _changes(options: "ReaderOptions", analyzed: StructType | None) -> Rows:
         yield from rows_of(batch, carried)
 
 
-def _is_version(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_version(value: Any, first: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= first
 
 
 def _reader_options(
@@ -127,15 +127,16 @@ def _reader_options(
         raise InvalidInputError(f"{_USAGE}: uri must be the table's path as a string, not {uri!r}")
     check_is_shared(uri)
     interval: dict[str, Any] = {}
-    for name, value, is_utc in zip(("starting", "ending"), (start, end), in_utc, strict=True):
+    ends = zip(("starting", "ending"), (start, end), (0, 1), in_utc, strict=True)
+    for name, value, first, is_utc in ends:
         if isinstance(value, datetime):
             interval[f"{name}_timestamp"] = value if is_utc else _to_utc(value)
-        elif _is_version(value) or (value is None and name == "ending"):
+        elif _is_version(value, first) or (value is None and name == "ending"):
             interval[f"{name}_version"] = value
         else:
             raise InvalidInputError(
                 f"{_USAGE}: the {name.removesuffix('ing')} of the interval must be a version "
-                f"number, from 0, or a timestamp, not {value!r}"
+                f"number, from {first}, or a timestamp, not {value!r}"
             )
     if deduplication_mode is not None:
         interval["deduplication_mode"] = parse_deduplication_mode(deduplication_mode)

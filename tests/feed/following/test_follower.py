@@ -410,6 +410,13 @@ def test_losses_are_errors_with_remedies(stored: Dataset) -> None:
         assert option in message
 
 
+def test_remedies_of_losses_start_after_the_gap(stored: Dataset) -> None:
+    """A tag keeps old versions, and a query that starts at one of them meets the same gap."""
+    forget(stored, 3)
+    with pytest.raises(NotFoundError, match=r"oldest existing version is 1, .*startingVersion 5\b"):
+        read(follow(stored), Position(2), Position(5))
+
+
 def test_losses_can_be_skipped_with_a_warning(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session.session_options import SessionOptions
@@ -53,12 +53,42 @@ def test_a_reversed_time_window_is_refused(uri: str) -> None:
         parse_reader_options({"path": uri, **times})
 
 
+def test_all_interfaces_refuse_reversed_intervals(uri: str) -> None:
+    """Swapped ends must not look like an interval without changes."""
+    ds = lance_stream.open_dataset(uri)
+    first, second = (version.timestamp for version in ds.versions())
+    assert first is not None
+    assert second is not None
+    function = changes_function(SessionOptions())()
+    for start, end in ((second, first), (second + timedelta(days=1), second), (2, 1)):
+        with pytest.raises(InvalidInputError, match="is before starting"):
+            list(function.eval(uri, start, end))
+    options = {"startingtimestamp": datetime.now(UTC).isoformat(), "endingversion": "1"}
+    source = LanceSource({"path": uri, "readchangefeed": "true", **options})
+    with pytest.raises(InvalidInputError, match=r"start at version 3, but the last .* is 1"):
+        source.reader(source.schema()).partitions()
+    with pytest.raises(InvalidInputError, match="start at version 3"):
+        list(function.eval(uri, second + timedelta(days=1), 1))
+
+
+def test_missing_ends_have_the_remedy_of_the_feed(uri: str) -> None:
+    """The message must not be that of a load, which has no snapshot to start from."""
+    ds = lance_stream.open_dataset(uri).append(pa.table({"id": [2]}))
+    ds.cleanup(older_than="0 seconds", retain_versions=1)
+    source = LanceSource(
+        {"path": uri, "readchangefeed": "true", "startingversion": "1", "endingversion": "2"}
+    )
+    with pytest.raises(NotFoundError, match=r"need version 2, .* Read a snapshot"):
+        source.schema()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("URI", True), "start of the interval .* not True"),
         (("URI", -1), "start of the interval .* not -1"),
         (("URI", 1, False), "end of the interval .* not False"),
+        (("URI", 0, 0), "end of the interval .* from 1, .* not 0"),
         ((7, 1), r"lance_changes\(uri, start, .*: uri must be the table's path as a string, not 7"),
     ],
 )
