@@ -95,7 +95,7 @@ def test_a_repeated_batch_changes_nothing(group: TableGroup) -> None:
     assert group.batches() == [[0], [0]]
 
 
-def test_missing_batches_are_added_to_one_table(group: TableGroup) -> None:
+def test_group_writes_only_the_missing_batch(group: TableGroup) -> None:
     """A stream may have written one table before it wrote both."""
     one = TableGroup({"orders": group.uris["orders"]}, group.options)
     one.commit(0)
@@ -111,7 +111,7 @@ def test_tables_without_rows_are_left_out(group: TableGroup) -> None:
     assert group.batches() == [[0], []]
 
 
-def test_tasks_of_a_member_read_its_table(group: TableGroup) -> None:
+def test_member_tasks_read_their_table(group: TableGroup) -> None:
     """On a cluster, tasks get the table of a large upsert, but not the lock of its group."""
     group.commit(0)
 

@@ -370,7 +370,7 @@ def test_replacements_at_equal_versions_are_noticed() -> None:
         (Restore(7), NotFoundError, "7"),
     ],
 )
-def test_operations_that_do_not_fit_publish_nothing(
+def test_invalid_operations_publish_nothing(
     operation: Operation, error: type[Exception], match: str
 ) -> None:
     """A wrong plan must fail before a manifest is published, because that cannot be undone."""
@@ -497,7 +497,7 @@ def test_a_removed_read_version_requires_replanning() -> None:
         commit(log, ours, environment=make_environment())
 
 
-def test_config_changes_of_different_keys_both_apply() -> None:
+def test_different_config_keys_both_apply() -> None:
     """Streams record their batches in different keys and must not make each other fail."""
     log = create(10)
     commit_to(log, configure(1, a="1"))

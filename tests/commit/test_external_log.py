@@ -88,7 +88,7 @@ class TestExternalLogOverAStoreThatCannotCreateOnce(ExternalLogContract):
         assert log.latest() == 2
         assert not log.publish(2, manifest_of(2))
 
-    def test_a_later_version_is_found_when_published(self, log: VersionLog) -> None:
+    def test_later_versions_appear_once_published(self, log: VersionLog) -> None:
         """A stream polls for the next version, which must not be hidden by a cached answer."""
         self.publish(log, 1)
         assert log.find(2) is None
@@ -186,7 +186,7 @@ def test_commits_leave_nothing_staged(writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
-def test_readers_see_all_or_nothing_of_crashes(writer: Writer, step: int) -> None:
+def test_crashed_commits_are_complete_or_absent(writer: Writer, step: int) -> None:
     """At whichever step a writer dies, readers see its whole version or none of it."""
     kill_at(writer, step)
     with pytest.raises(Killed):
@@ -505,7 +505,7 @@ def test_writers_need_the_tables_manifest_store(writer: Writer) -> None:
     assert plain.versions() == [1, 2, 3]
 
 
-def test_other_or_empty_manifest_stores_are_refused(writer: Writer, tmp_path: Path) -> None:
+def test_wrong_manifest_stores_are_refused(writer: Writer, tmp_path: Path) -> None:
     """A wrong option would publish versions where the table's other writers do not look."""
     (tmp_path / "other").mkdir()
     empty = ExternalLog(writer.store.inner, new_log(tmp_path / "other").manifests, "uri of t")
@@ -616,9 +616,7 @@ def test_leftover_items_prevent_recreating_a_table(
     assert commit_to(writer.log, overwrite(0, 1), creation=CREATION).version == 1
 
 
-def test_slow_readers_do_not_revive_removed_versions(
-    writer: Writer,
-) -> None:
+def test_slow_readers_revive_no_removed_version(writer: Writer) -> None:
     """The version is removed while a reader is about to give it its final name."""
     kill_at(writer, 3)
     with pytest.raises(Killed):

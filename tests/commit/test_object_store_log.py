@@ -29,7 +29,7 @@ class TestObjectStoreLogInMemory(VersionLogContract):
         return ObjectStoreLog(make_store())
 
 
-def test_logs_are_equal_whatever_they_have_read() -> None:
+def test_cached_state_does_not_affect_equality() -> None:
     """A task compares the log that it was sent with its own."""
     store = create(3).store
     fresh, used = ObjectStoreLog(store), ObjectStoreLog(store)

@@ -98,7 +98,7 @@ class ManifestStoreContract:
         assert manifests.put_if_not_exists(uri, ManifestItem(1, f"{uri}\\'\"%s{{}}", 0))
         assert manifests.items(uri) == [ManifestItem(1, f"{uri}\\'\"%s{{}}", 0)]
 
-    def test_one_of_16_threads_puts_a_version(self, manifests: ManifestStore) -> None:
+    def test_one_racing_thread_puts_a_version(self, manifests: ManifestStore) -> None:
         """A check before the write, instead of a condition, would let two of them win."""
         assert manifests.latest(URI) is None
         with ThreadPoolExecutor(NUM_RACERS) as threads:
@@ -115,9 +115,7 @@ class ManifestStoreContract:
 
     @pytest.mark.quick_cases(one_in=2)
     @pytest.mark.parametrize("method", NUM_PROCESSES)
-    def test_one_of_many_processes_puts_a_version(
-        self, manifests: ManifestStore, method: str
-    ) -> None:
+    def test_one_racing_process_puts_a_version(self, manifests: ManifestStore, method: str) -> None:
         """Connections that children inherit from their parent would mix up answers."""
         assert manifests.latest(URI) is None  # the parent has a connection, which children inherit
         num = NUM_PROCESSES[method]
@@ -129,7 +127,7 @@ class ManifestStoreContract:
         assert manifests.put_if_not_exists(URI, item(self.num_rounds + 1))
 
     @pytest.mark.floors
-    def test_items_of_several_tables_are_put_together(self, manifests: ManifestStore) -> None:
+    def test_items_of_several_tables_are_stored(self, manifests: ManifestStore) -> None:
         """A group of tables commits in one transaction."""
         both = {"a": item(3, "of a", None), "b": item(7, "of b")}
         assert manifests.put_all_if_not_exist(both) == frozenset()

@@ -175,9 +175,7 @@ class ObjectStoreContract(StoreContract):
             # Of an empty object some servers answer the end by all of it.
             assert sum(proxy.kinds().values()) <= (1 if whole else 2), proxy.story()
 
-    def test_near_ranges_are_joined_into_one_request(
-        self, behind: ObjectStore, proxy: FaultProxy
-    ) -> None:
+    def test_near_ranges_share_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
         """Distant ranges are requested side by side."""
         data = os.urandom(1 << 20) * 3
         behind.write("a", data)
@@ -243,7 +241,7 @@ class ObjectStoreContract(StoreContract):
 
     # Large objects
 
-    def test_large_objects_are_created_by_one_request(
+    def test_one_request_creates_large_objects(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         """Only a single request carries the condition that the name is new."""
@@ -258,7 +256,7 @@ class ObjectStoreContract(StoreContract):
         assert behind.read("v/1") == second
         assert self.num_uploads(bucket) == 0
 
-    def test_one_of_many_creates_a_large_object(self, store: ObjectStore) -> None:
+    def test_one_writer_creates_a_large_object(self, store: ObjectStore) -> None:
         """Slow uploads widen the window in which two writers could win."""
         check_race_of_threads(store, num_racers=4, num_rounds=3, num_bytes=17 << 20)
 
@@ -306,11 +304,11 @@ class ObjectStoreContract(StoreContract):
 
     # Races
 
-    def test_one_of_many_threads_creates_a_name(self, store: ObjectStore) -> None:
+    def test_one_thread_creates_a_name(self, store: ObjectStore) -> None:
         """A check before the write, instead of a condition, would let two of them win."""
         check_race_of_threads(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
-    def test_one_of_many_processes_creates_a_name(self, store: ObjectStore) -> None:
+    def test_one_process_creates_a_name(self, store: ObjectStore) -> None:
         """Only the service can decide between processes."""
         check_race_of_processes(store, num_racers=NUM_RACERS, num_rounds=NUM_ROUNDS, num_bytes=5000)
 
@@ -327,7 +325,7 @@ class ObjectStoreContract(StoreContract):
         assert not behind.create_once("v/1", b"theirs")
         assert behind.read("v/1") == b"ours"
 
-    def test_large_lost_replies_are_no_lost_races(
+    def test_large_writes_survive_lost_replies(
         self, behind: ObjectStore, bucket: Bucket, proxy: FaultProxy
     ) -> None:
         """The retry of a large write meets the writer's own object, and must recognise it."""

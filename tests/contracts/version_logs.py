@@ -88,7 +88,7 @@ class VersionLogContract:
         assert log.versions() == [2]
         assert not log.publish(1, manifest_of(1))
 
-    def test_version_numbers_out_of_range_are_refused(self, log: VersionLog) -> None:
+    def test_invalid_version_numbers_are_refused(self, log: VersionLog) -> None:
         """A number that wraps around would replace another version."""
         for version in (0, -1, 1 << 63, 1 << 64):
             with pytest.raises(InvalidInputError):
@@ -134,7 +134,7 @@ class VersionLogContract:
         assert log.publish(1, encode_manifest(manifest))
         assert log.read(1) == manifest
 
-    def test_a_later_version_is_found_when_published(self, log: VersionLog) -> None:
+    def test_later_versions_appear_once_published(self, log: VersionLog) -> None:
         """Followers poll for the next version without listing all of them."""
         self.publish(log, 1)
         assert log.latest() == 1

@@ -114,9 +114,7 @@ def test_unmatched_requests_are_forwarded_and_counted(
     assert proxy.story().splitlines()[0] == "1: put t/one -> 200"
 
 
-def test_connections_and_locations_stay_at_the_proxy(
-    proxy: FaultProxy,
-) -> None:
+def test_redirects_stay_at_the_proxy(proxy: FaultProxy) -> None:
     """One connection carries many requests, and a redirect must lead back to the proxy."""
     connection = http.client.HTTPConnection(urlsplit(proxy.url).netloc)
     for number in range(3):
@@ -199,7 +197,7 @@ def test_repeated_requests_meet_themselves(proxy: FaultProxy) -> None:
     assert ask(proxy, "GET", "/b/k").read() == b"mine"
 
 
-def test_forged_responses_replace_or_follow_the_servers(
+def test_forged_errors_replace_or_follow_effects(
     proxy: FaultProxy, files: dict[str, bytes]
 ) -> None:
     """An error may come instead of or after the effect, and tests need to choose."""

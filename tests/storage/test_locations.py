@@ -24,7 +24,7 @@ def test_plain_paths_are_taken_literally() -> None:
     assert root_of("/data/file:x") == "/data/file:x"
 
 
-def test_relative_paths_start_at_the_working_directory(
+def test_relative_paths_use_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A relative path is resolved once, so a later change of directory cannot move the table."""
@@ -96,7 +96,7 @@ def test_relative_paths_without_directory_are_refused(
 
 
 @pytest.mark.parametrize("taken", ["t", "t/data", "link"])
-def test_files_in_place_of_folders_are_named(taken: str, tmp_path: Path) -> None:
+def test_files_blocking_folders_are_named(taken: str, tmp_path: Path) -> None:
     """A file or broken link where a folder belongs must be named and must survive the attempt."""
     path = tmp_path / taken
     path.parent.mkdir(exist_ok=True)

@@ -231,8 +231,8 @@ def test_folder_markers_are_not_files(service: ObjectService) -> None:
     assert [file.path for file in store.list()] == ["v/1"]
 
 
-def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
-    """After a lost answer the retry meets its own file: the bytes tell that the commit has
+def test_names_with_equal_bytes_are_ours(service: ObjectService) -> None:
+    """After a lost reply the retry meets its own file, and equal bytes prove that the commit
     succeeded.
     """
     store = service.store(retry_policy=QUICK)
@@ -242,7 +242,7 @@ def test_names_taken_by_equal_bytes_are_ours(service: ObjectService) -> None:
     assert not store.create_once("v/1", b"theirs")
 
 
-def test_names_taken_and_then_deleted_are_retried(service: ObjectService) -> None:
+def test_vanished_names_are_retried(service: ObjectService) -> None:
     """If the other file vanishes before it can be compared, the name is free again."""
     store = service.store(retry_policy=QUICK)
     store.write("v/1", b"theirs")
@@ -358,7 +358,7 @@ def test_errors_state_request_service_and_attempts() -> None:
     assert isinstance(caught.value, OSError)
 
 
-def test_missing_objects_and_refusals_are_not_retried() -> None:
+def test_final_answers_are_not_retried() -> None:
     """Both answers are final: retrying them would only slow down each probe for a new version."""
     waits, environment = make_waits()
     with pytest.raises(StoreRefusedError, match=r"the service refused GET of 'a': 403"):

@@ -25,13 +25,13 @@ def test_names_are_unambiguous_per_store(store: str) -> None:
     assert all(name == name.lower() for name in names)
 
 
-def test_settings_go_by_every_name_and_case() -> None:
+def test_settings_accept_every_spelling() -> None:
     """Options written for s3fs, pyarrow or Lance must work unchanged."""
     for name in ("key", "aws_access_key_id", "AWS_ACCESS_KEY_ID", "access_key_id", "username"):
         assert take_settings({name: "AK"}, "s3") == {"key": "AK"}
 
 
-def test_names_of_other_stores_are_left_alone() -> None:
+def test_options_of_other_stores_are_ignored() -> None:
     """One set of options often serves tables on several stores, so another store's option is no
     mistake.
     """

@@ -155,10 +155,8 @@ class TestS3Store(ObjectStoreContract):
         behind.copy("a", "b")
         assert proxy.kinds() == {"copy": 3}, proxy.story()
 
-    def test_lost_replies_on_kept_connections_are_final(
-        self, bucket: Bucket, proxy: FaultProxy
-    ) -> None:
-        """The engine does not send such a request again by itself."""
+    def test_lost_replies_are_not_retried(self, bucket: Bucket, proxy: FaultProxy) -> None:
+        """The HTTP engine must not resend a request on a reused connection by itself."""
         store = store_at(bucket, proxy.url, client_max_retries="0")
         store.write("a", b"x")
         proxy.clear()

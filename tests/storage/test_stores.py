@@ -49,7 +49,7 @@ class TestMemoryStore(StoreContract):
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="it needs Linux's /proc")
-def test_file_systems_without_new_folders_are_named() -> None:
+def test_unwritable_file_systems_are_named() -> None:
     """A read-only or virtual file system refuses in its own way, and the message must name the
     folder.
     """
@@ -93,7 +93,7 @@ def test_names_can_reach_the_disks_limit(tmp_path: Path) -> None:
             store.delete(entry.path)
 
 
-def test_large_reads_of_many_ranges_are_exact(tmp_path: Path) -> None:
+def test_threaded_range_reads_are_exact(tmp_path: Path) -> None:
     """Large ranges are read by several threads, whose pieces must meet without gaps."""
     data = os.urandom(1 << 16) * 200
     store = LocalStore(str(tmp_path))
@@ -191,7 +191,7 @@ def test_deleting_the_folder_fails_create_once(
     assert store.list() == []
 
 
-def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
+def test_one_process_creates_a_name(tmp_path: Path) -> None:
     """This is what a commit rests on: exactly one of several processes may create a version."""
     context = multiprocessing.get_context("fork")
     num_rounds, num_processes = 10, 4
@@ -213,10 +213,8 @@ def test_processes_creating_a_name_have_one_winner(tmp_path: Path) -> None:
     assert wins.empty()
 
 
-def test_file_systems_without_hard_links_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attempt leaves nothing behind."""
+def test_file_systems_need_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a hard link creates a version atomically, and a refused attempt must leave no file."""
 
     def no_links(*_args: object, **_options: object) -> None:
         raise PermissionError(1, "Operation not permitted")
@@ -243,9 +241,7 @@ def test_full_disks_are_not_missing_features(
         LocalStore(str(tmp_path)).create_once("v/1", b"x")
 
 
-def test_links_whose_reply_was_lost_are_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_link_replies_are_recognized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NFS can create the link and report that it exists already, and the writer must recognise
     its own file.
     """

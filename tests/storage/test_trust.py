@@ -151,7 +151,7 @@ def _texts(settings: Any) -> list[str]:
         if kind != ("memory" if location.startswith("memory") else "local")
     ],
 )
-def test_locations_on_the_readers_machine_are_refused(kind: str, location: str) -> None:
+def test_locations_on_readers_machine_are_refused(kind: str, location: str) -> None:
     """Only a table on the same machine may name them."""
     store, options = open_location(kind)
     for trusted in (None, location if location.startswith(("/", "file", "memory")) else "/"):
@@ -159,7 +159,7 @@ def test_locations_on_the_readers_machine_are_refused(kind: str, location: str) 
             trust.open_named(store, location, dict(trust.with_trusted(options, trusted) or {}))
 
 
-def test_secrets_are_not_sent_to_other_services() -> None:
+def test_secrets_stay_with_their_service() -> None:
     """`token` is a session token at S3 and a bearer token at Google."""
     store = open_store("s3://ours/t", {**S3, "token": "s3-session"})
     options = {**S3, "token": "s3-session", "trusted_locations": "gs://theirs"}
@@ -167,7 +167,7 @@ def test_secrets_are_not_sent_to_other_services() -> None:
     assert "s3-session" not in str(vars(named.settings))  # type: ignore[attr-defined]  # object stores have them
 
 
-def test_secrets_are_not_sent_to_other_accounts() -> None:
+def test_secrets_stay_with_their_account() -> None:
     """Trusting a location of another account permits reading it, not handing it the key of the
     first.
     """

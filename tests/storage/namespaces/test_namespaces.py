@@ -51,7 +51,7 @@ def rest(directory: dict[str, str]) -> Iterator[dict[str, str]]:
         yield {"impl": "rest", "uri": f"http://127.0.0.1:{adapter.port}"}
 
 
-def test_tables_are_created_and_opened_by_name(directory: dict[str, str]) -> None:
+def test_names_create_and_open_tables(directory: dict[str, str]) -> None:
     """The namespace has to know the table afterwards, so that other programs find it."""
     lance_stream.create_dataset(None, ROWS, table_id="events", namespace=directory)
     ds = lance_stream.open_dataset(table_id=["events"], namespace=directory).append(ROWS)
@@ -233,7 +233,7 @@ def test_keys_are_renewed_before_they_expire(
     assert credentials._renewed_before.total_seconds() == pytest.approx(before, abs=0.2)
 
 
-def test_silent_namespaces_leave_valid_keys_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_namespaces_keep_valid_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """A namespace that restarts must not stop streams whose keys are still accepted."""
     answers: list[Any] = [datetime.now(UTC) + timedelta(seconds=3), "silent", "silent"]
 
