@@ -92,7 +92,7 @@ def test_one_column_reads_only_its_bytes(version: FileVersion, name: str) -> Non
 
 @pytest.mark.usefixtures("short_tail")
 @pytest.mark.parametrize("version", VERSIONS, ids=str)
-def test_one_row_reads_little_of_its_column(version: FileVersion) -> None:
+def test_one_row_reads_few_bytes(version: FileVersion) -> None:
     """Reading a whole page for one row would make random access useless."""
     random = np.random.default_rng(1)
     count = 100_000

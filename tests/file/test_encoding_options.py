@@ -98,7 +98,7 @@ def test_packed_needs_no_prefix() -> None:
     assert parse_encoding_options(Field("x", "struct", metadata={"packed": b"true"})).packed
 
 
-def test_only_the_layout_comes_from_the_root() -> None:
+def test_items_inherit_only_the_structural_encoding() -> None:
     """The compression of an item is its own; the structural encoding is the top-level column's."""
     item = Field("item", "int64", metadata={PREFIX + "compression": b"lz4"})
     metadata = {PREFIX + "compression": b"zstd", PREFIX + "structural-encoding": b"fullzip"}
@@ -107,7 +107,7 @@ def test_only_the_layout_comes_from_the_root() -> None:
     assert (options.compression, options.structural_encoding) == ("lz4", "fullzip")
 
 
-def test_wrong_values_in_nested_fields_are_found() -> None:
+def test_wrong_nested_options_are_refused() -> None:
     """Options apply to leaves, which may lie at any depth."""
     item = Field("item", "int64", metadata={PREFIX + "compression": b"gzip"})
     with pytest.raises(InvalidInputError, match="'item'"):

@@ -103,7 +103,7 @@ def test_only_requested_rows_are_read(files: Any) -> None:
     assert len(opened.rounds) == 2, "offsets of strings first, then their bytes"
 
 
-def test_all_columns_are_read_in_one_round(files: Any) -> None:
+def test_columns_are_read_in_one_round(files: Any) -> None:
     """Latency of a store must be paid once, not per column."""
     opened = files.written(large_table())
     opened.rounds.clear()

@@ -14,7 +14,7 @@ POINTS = pa.list_(pa.struct([("x", pa.int8())]), 2)
 
 @pytest.mark.parametrize("arrow", [MAPS, POINTS], ids=["maps", "points"])
 @pytest.mark.parametrize("version", ["0.1", "2.0", "2.1"])
-def test_older_versions_refuse_types_of_2_2(arrow: pa.DataType, version: str) -> None:
+def test_older_versions_refuse_newer_types(arrow: pa.DataType, version: str) -> None:
     """Files of the older version with such a column could not be read by Lance."""
     schema = assign_ids(from_arrow(pa.schema([("id", pa.int8()), ("c", arrow)])))
     with pytest.raises(InvalidInputError, match=r"column 'c'.*version 2\.2"):

@@ -71,6 +71,6 @@ def test_exactly_the_unstable_format_is_refused(version: FileVersion) -> None:
         version.check_supported()
 
 
-def test_new_tables_are_written_in_2_2() -> None:
+def test_new_tables_use_version_2_2() -> None:
     """A change of the default decides which readers can open new tables."""
     assert DEFAULT_FILE_VERSION is FileVersion.V2_2

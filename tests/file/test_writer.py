@@ -97,14 +97,14 @@ def test_nested_required_fields_refuse_nulls() -> None:
         writer_of(schema).write(batch([[{"strict": None}]]))
 
 
-def test_null_structs_are_refused_in_2_0() -> None:
-    """The message names the versions that can hold it."""
+def test_version_2_0_refuses_null_structs() -> None:
+    """The message names the file versions that can store null structs."""
     batch = pa.record_batch({"s": pa.array([{"a": 1}, None])})
     with pytest.raises(InvalidInputError, match=r"'s' is null in 1 rows.*2\.1 and newer"):
         writer_of(batch.schema).write(batch)
 
 
-def test_full_dictionaries_refuse_nulls_in_2_0() -> None:
+def test_full_dictionaries_refuse_nulls() -> None:
     """Version 2.0 needs one more index for null."""
     indices = pa.array([*range(128), None], pa.int8())
     items = pa.array([str(n) for n in range(128)])

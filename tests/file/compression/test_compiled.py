@@ -139,7 +139,7 @@ def test_chunks_at_odd_positions_unpack():
 
 
 @pytest.mark.parametrize("damage", ["width", "size", "start"])
-def test_damaged_chunks_are_refused_before_any_loop(damage):
+def test_compiled_loops_refuse_damaged_chunks(damage):
     """A compiled loop does not check bounds and would read foreign memory."""
     values = np.arange(3000, dtype=np.uint64)
     encoded = bitpacking.encode_mini_block(FixedWidthBlock(64, 3000, values.view(np.uint8)))
@@ -324,8 +324,8 @@ def test_only_compiled_loops_write_fsst(monkeypatch):
     assert both_ways(lambda: schemes(repeated)) == ({"general"}, {"general"})
 
 
-def test_small_pages_are_not_written_by_fsst():
-    """Choosing symbols takes 12 ms, longer than a small batch takes in all."""
+def test_small_pages_do_not_use_fsst():
+    """Choosing symbols takes 12 ms, longer than writing a small batch."""
     rng = np.random.default_rng(1)
     words = [f"word{number} ".encode() for number in range(40)]
     block = block_of([b"".join(words[n] for n in rng.integers(0, 40, 20)) for _ in range(3000)])
@@ -333,8 +333,8 @@ def test_small_pages_are_not_written_by_fsst():
         assert choose_strings._smaller_fsst(block, 0.3) is None
 
 
-def test_strings_with_impossible_offsets_are_not_encoded():
-    """Of an Arrow array that its maker did not check."""
+def test_impossible_string_offsets_are_refused():
+    """Arrow arrays can be built without a check of their offsets."""
     block = block_of([b"some text "] * 3000)
     for index, wrong in ((-1, 40_000), (7, 20_000), (0, -5)):
         offsets = block.offsets.copy()

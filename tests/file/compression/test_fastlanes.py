@@ -50,7 +50,7 @@ def test_unpacking_undoes_packing_at_every_width(bits: int, width: int) -> None:
 
 @pytest.mark.parametrize("num_rest", [0, 1, 63, 64, 65, 500, 1023])
 @pytest.mark.parametrize("num_full", [0, 2])
-def test_out_of_line_tail_packed_or_raw(num_full: int, num_rest: int) -> None:
+def test_packed_and_raw_tails_decode(num_full: int, num_rest: int) -> None:
     """The rest after the last full block of 1,024 values may be packed or stored as it is."""
     count = num_full * 1024 + num_rest
     values = np.random.default_rng(2).integers(0, 2, count).astype("<u2")

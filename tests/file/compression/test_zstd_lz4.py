@@ -62,7 +62,7 @@ def test_bare_frames_with_sizes_decompress() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 200_000])
-def test_frame_sizes_of_each_width_are_read(size: int) -> None:
+def test_frame_sizes_of_all_widths_decode(size: int) -> None:
     """The frame header states the size in one to eight bytes, one of them with an offset of 256."""
     raw = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8).tobytes()
     assert values_of(zstd_lz4.decode_per_value(block_of([zstd(raw)[8:]]), "zstd")) == [raw]

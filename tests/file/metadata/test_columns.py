@@ -98,7 +98,7 @@ def test_zone_maps_are_not_blobs() -> None:
     assert not holds_blobs(ColumnMetadata((), pack_encoding(encoding)))
 
 
-def test_only_2_0_has_columns_for_structs() -> None:
+def test_only_2_0_has_struct_columns() -> None:
     """A column too many or too few shifts all columns after it."""
     field = Field("s", "struct", children=(Field("a", "int8"), Field("b", "string")))
     assert [entry.name for entry in fields_with_column(field, FileVersion.V2_0)] == ["s", "a", "b"]

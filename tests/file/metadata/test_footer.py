@@ -86,7 +86,7 @@ def test_position_tables_hold_starts_and_sizes() -> None:
 
 
 @pytest.mark.parametrize("entry", [(0, 2**64 - 1), (2**64 - 1, 2**64 - 1), (281, 0)])
-def test_table_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
+def test_entries_past_the_end_are_corrupt(entry: tuple[int, int]) -> None:
     """Start and size together may overflow 64 bits."""
     with pytest.raises(CorruptDataError, match="beyond its end"):
         decode_position_table(struct.pack("<2Q", *entry), SIZE)
@@ -98,7 +98,7 @@ def test_the_descriptor_holds_schema_and_rows() -> None:
     assert decode_file_descriptor(encode_file_descriptor(schema, 7)) == (schema, 7)
 
 
-def test_more_rows_than_row_offsets_are_corrupt() -> None:
+def test_too_many_rows_are_corrupt() -> None:
     """Row offsets have 32 bits, so later rows could not be addressed."""
     with pytest.raises(CorruptDataError, match=str(MAX_ROWS + 1)):
         decode_file_descriptor(encode_file_descriptor(Schema(), MAX_ROWS + 1))

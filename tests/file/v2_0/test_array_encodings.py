@@ -38,7 +38,7 @@ def test_pages_without_an_encoding_are_corrupt() -> None:
         decode(pb.ArrayEncoding(), pa.int32(), [], Rows(0, 1))
 
 
-def test_flat_bits_start_at_the_least_significant() -> None:
+def test_flat_bits_start_at_the_lowest() -> None:
     """The other order would read plausible, but wrong, booleans."""
     stored = [bytes([0b0000_0101, 0b1000_0000])]
     assert decode(flat(1), pa.bool_(), stored, Rows(0, 3)).to_pylist() == [True, False, True]
@@ -75,7 +75,7 @@ def test_a_null_string_adds_the_adjustment() -> None:
 
 
 @pytest.mark.floors
-def test_strings_of_one_length_need_no_offsets() -> None:
+def test_fixed_length_strings_have_no_offsets() -> None:
     """Lance writes strings of equal length without offsets."""
     encoding = pb.ArrayEncoding(
         fixed_size_binary=pb.FixedSizeBinary(bytes=no_nulls(flat(8)), byte_width=2)
@@ -184,7 +184,7 @@ def test_utf_8_is_checked_per_value() -> None:
 
 
 @pytest.mark.parametrize("kind", [pb.Buffer.column, pb.Buffer.file])
-def test_buffers_may_belong_to_columns_or_files(kind: Any) -> None:
+def test_buffers_of_columns_and_files_decode(kind: Any) -> None:
     """The protocol lets pages refer to shared buffers."""
     encoding = pb.ArrayEncoding(
         flat=pb.Flat(bits_per_value=8, buffer=pb.Buffer(buffer_index=1, buffer_type=kind))
@@ -210,7 +210,7 @@ def test_unknown_buffer_kinds_are_corrupt() -> None:
         decode(encoding, pa.int8(), [b"a"], Rows(0, 1))
 
 
-def test_nullable_values_below_a_bitmap_are_corrupt() -> None:
+def test_two_null_sources_are_corrupt() -> None:
     """Two sources of nulls would contradict each other."""
     with pytest.raises(BadDataError):
         decode(

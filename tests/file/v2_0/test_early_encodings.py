@@ -75,7 +75,7 @@ def test_bitpacked_values_read_at_every_width(bits: int) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("bits", INTEGERS)
-def test_values_in_fastlanes_order_read_in_blocks(bits: int) -> None:
+def test_fastlanes_blocks_decode_without_padding(bits: int) -> None:
     """The last block is padded, and its surplus must not be returned."""
     word = np.dtype(f"<u{bits // 8}")
     random_words = np.random.default_rng(bits)
@@ -320,7 +320,7 @@ def test_packed_struct_fields_are_adjacent() -> None:
         ((), pa.struct([]), 13),
     ],
 )
-def test_packed_structs_of_other_fields_are_corrupt(
+def test_mismatched_packed_structs_are_corrupt(
     parts: tuple[pb.ArrayEncoding, ...], arrow: pa.DataType, size: int
 ) -> None:
     """A wrong width would shift every later field."""
@@ -328,7 +328,7 @@ def test_packed_structs_of_other_fields_are_corrupt(
         decode(packed_struct(*parts), arrow, [bytes(size)], Rows(0, 1))
 
 
-def test_encoded_fields_of_packed_structs_are_refused() -> None:
+def test_encoded_packed_fields_are_refused() -> None:
     """The protocol allows them, but no writer produces them."""
     with pytest.raises(UnsupportedFeatureError, match="bitpacked"):
         decode(

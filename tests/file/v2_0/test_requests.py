@@ -67,7 +67,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("kind", COLUMNS)
-def test_rows_cost_two_rounds_and_few_bytes(files: Any, kind: str) -> None:
+def test_single_rows_need_two_rounds(files: Any, kind: str) -> None:
     """Random access needs one round for positions and one for bytes, whatever the type."""
     column = COLUMNS[kind]()
     data, written = files.write(pa.table({"c": column}))
@@ -116,7 +116,7 @@ def test_one_column_reads_only_its_bytes(files: Any) -> None:
 
 
 @pytest.mark.floors
-def test_pages_of_lists_are_cut_by_indices(files: Any) -> None:
+def test_child_indices_limit_list_pages(files: Any) -> None:
     """A page of lists ends where the columns below it have enough indices."""
 
     def num_pages(column: pa.Array) -> list[int]:

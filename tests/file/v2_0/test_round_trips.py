@@ -59,7 +59,7 @@ def test_all_rows_read_as_written(files: Any, rate: int, max_page_bytes: int) ->
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_any_rows_of_any_pages_round_trip(files: Any, data: st.DataObject) -> None:
+def test_rows_across_pages_round_trip(files: Any, data: st.DataObject) -> None:
     """Ranges that begin or end inside pages are where rows get lost."""
     table = TABLES[data.draw(st.sampled_from(sorted(TABLES)), "null in every")]
     cuts = sorted(data.draw(st.lists(st.integers(0, NUM_ROWS), max_size=4), "cuts"))

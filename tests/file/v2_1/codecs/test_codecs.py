@@ -369,7 +369,7 @@ def test_a_constant_without_value_is_null() -> None:
     assert block == ConstantBlock(b"\1\0", 7)
 
 
-def test_lists_of_null_items_have_no_items() -> None:
+def test_null_list_items_take_no_bytes() -> None:
     """A constant without value has no bytes, however many items the lists have."""
     lists = pb.FixedSizeList(
         items_per_value=3,

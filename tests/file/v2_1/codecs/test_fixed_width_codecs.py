@@ -52,7 +52,7 @@ def check_chunks(encoded: EncodedMiniBlock, count: int) -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize(("bits", "width"), WIDTHS)
-def test_packed_values_of_every_width_round_trip(bits: int, width: int) -> None:
+def test_bitpacked_widths_round_trip(bits: int, width: int) -> None:
     """Values cross word boundaries differently at each width, also when single ones are picked."""
     words = below(width, bits, 2500)
     encoded = bitpacking.encode_mini_block(block_of(words))

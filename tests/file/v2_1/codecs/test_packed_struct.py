@@ -69,7 +69,7 @@ def structs(draw: st.DrawFn, *, variable: bool) -> StructBlock:
 
 @settings(max_examples=60, deadline=None)
 @given(block=structs(variable=False), max_chunk_values=st.sampled_from([2, 8, 4096]))
-def test_fixed_width_fields_round_trip_in_chunks(block: StructBlock, max_chunk_values: int) -> None:
+def test_fixed_width_fields_round_trip(block: StructBlock, max_chunk_values: int) -> None:
     """The fields of a value must stay together when a page is cut into chunks."""
     encoded = encode_mini_block(block, max_chunk_values=max_chunk_values)
     decoded = decode_mini_block(encoded.encoding, encoded.buffers, encoded.num_values)
@@ -105,7 +105,7 @@ def test_an_empty_value_has_empty_fields() -> None:
     [b"a", b"ab", b"ab\2\0\0\0x", b"ab\1\0\0\0xy", b"ab\xff\xff\xff\xffxy", b"ab\1\0\0"],
     ids=lambda value: value.hex(),
 )
-def test_fields_short_of_their_value_are_corrupt(value: bytes) -> None:
+def test_fields_must_fill_their_value(value: bytes) -> None:
     """Bytes of the next value must not complete a short one, and none may be left over."""
     with pytest.raises(CorruptDataError):
         packed_struct.split_variable(strings([b"ab\0\0\0\0", value]), [16, 32], [False, True])
@@ -124,7 +124,7 @@ def test_absurd_64_bit_lengths_are_corrupt() -> None:
     [([], 0), ([8, 8], 24), ([0, 16], 16), ([1, 8], 9), ([2**63, 2**63], 2**33), ([8] * 70_000, 8)],
     ids=str,
 )
-def test_widths_must_add_up_to_the_value(bits: list[int], total: int) -> None:
+def test_field_widths_must_add_up(bits: list[int], total: int) -> None:
     """A wrong sum would shift every later field."""
     message = PackedStruct(
         bits_per_value=bits, values=CompressiveEncoding(flat=Flat(bits_per_value=total))

@@ -59,7 +59,7 @@ def test_surplus_runs_of_chunks_are_dropped(
 
 
 @pytest.mark.parametrize("lengths_type", ["<u1", "<u2", "<u4"])
-def test_lengths_have_one_two_or_four_bytes(lengths_type: str) -> None:
+def test_run_lengths_of_all_widths_decode(lengths_type: str) -> None:
     """Lance chooses the width of lengths by the page."""
     assert decode_chunks([[(7, 3), (8, 1)]], [4], lengths_type) == [7, 7, 7, 8]
 
@@ -73,7 +73,7 @@ def test_huge_runs_end_with_their_chunk() -> None:
 @pytest.mark.parametrize(
     ("runs", "count"), [([(7, 3), (8, 1)], 5), ([(7, 0), (8, 4)], 4), ([], 1), ([(7, 255)], 256)]
 )
-def test_runs_short_of_their_chunk_are_corrupt(runs: list[tuple[int, int]], count: int) -> None:
+def test_runs_must_fill_their_chunk(runs: list[tuple[int, int]], count: int) -> None:
     """Values of the next chunk must not complete a short one."""
     with pytest.raises(CorruptDataError):
         decode_chunks([[(1, 2)], runs], [2, count])

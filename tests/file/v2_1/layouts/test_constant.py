@@ -72,7 +72,7 @@ def test_constant_forms_are_distinguished(
     assert len(column.rounds) <= 1
 
 
-def test_levels_of_nulls_may_be_run_lengths(columns: Any) -> None:
+def test_null_levels_decode_run_lengths(columns: Any) -> None:
     """Lance compresses the levels of pages that have no values."""
     runs = pb.CompressiveEncoding(
         rle=pb.Rle(
@@ -121,8 +121,8 @@ def test_pages_of_one_value_are_constant(
     assert column.read(49, 51).equals(values[49:51])
 
 
-def test_single_values_are_not_constant_in_2_1(columns: Any) -> None:
-    """Readers of 2.1 do not know an inline value."""
+def test_version_2_1_inlines_no_values(columns: Any) -> None:
+    """Readers of 2.1 cannot decode an inline value."""
     values = pa.array([5] * 100)
     column = columns.write(values, version=FileVersion.V2_1)
     assert column.layouts() == ["mini_block_layout"]
@@ -165,7 +165,7 @@ def test_contradictory_pages_are_corrupt(
         columns.from_buffers(arrow_type, message, 3, *buffers).read(0, 3)
 
 
-def test_huge_constant_pages_cost_what_is_read(columns: Any) -> None:
+def test_constant_pages_expand_only_requested_rows(columns: Any) -> None:
     """A page of 2^60 rows is a few bytes, and must not be expanded for two of them."""
     column = columns.from_buffers(pa.int16(), layout(VALID, inline_value=b"\7\0"), 2**60)
     assert column.read(2**59, 2**59 + 2).to_pylist() == [7, 7]

@@ -99,7 +99,7 @@ def test_flipped_bits_do_no_harm(columns: Any, name: str, version: FileVersion) 
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_flipped_bits_in_layouts_do_no_harm(columns: Any, name: str) -> None:
+def test_damaged_layouts_do_no_harm(columns: Any, name: str) -> None:
     """The layout decides how all other bytes are interpreted."""
     column = columns.write(SHAPES[name])
     random = np.random.default_rng(3)

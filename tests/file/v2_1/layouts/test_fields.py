@@ -84,7 +84,7 @@ def test_values_under_nulls_are_not_written(columns: Any) -> None:
 
 
 @pytest.mark.floors
-def test_sliced_vectors_below_null_lists_round_trip(columns: Any) -> None:
+def test_sliced_vectors_in_lists_round_trip(columns: Any) -> None:
     """Arrow itself takes the wrong items from such slices."""
     inner = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(60.0)), 3)
     vectors = pa.FixedSizeListArray.from_arrays(inner, 2).slice(3, 6)
@@ -155,7 +155,7 @@ def test_unmergeable_dictionaries_stay_separate_pages(
         column.read(0, 200)
 
 
-def test_required_fields_are_null_only_in_null_structs(columns: Any) -> None:
+def test_null_structs_nullify_required_fields(columns: Any) -> None:
     """Other programs read a field without its struct, and need to see that it has no value."""
     kind = pa.struct([pa.field("a", pa.int32(), nullable=False), ("b", pa.int32())])
     values = pa.array([{"a": 1, "b": None}, None, {"a": 3, "b": 4}], kind)
@@ -191,7 +191,7 @@ def test_rows_past_the_pages_are_corrupt(columns: Any) -> None:
         column.read(0, 3)
 
 
-def test_struct_fields_of_unequal_length_are_corrupt(columns: Any) -> None:
+def test_unequal_struct_fields_are_corrupt(columns: Any) -> None:
     """Fields of one struct cannot be joined without inventing values."""
     kind = pa.list_(pa.struct([("a", pa.int64()), ("b", pa.int64())]))
     column = columns.write(pa.array([[{"a": 1, "b": 2}]] * 3, kind))
@@ -287,7 +287,7 @@ def test_an_empty_struct_leaves_its_siblings(columns: Any) -> None:
     assert columns.write(values).read(0, 2).equals(values)
 
 
-def test_empty_structs_with_extra_layers_are_refused(columns: Any) -> None:
+def test_layered_empty_structs_are_refused(columns: Any) -> None:
     """Without fields there are no levels from which lists could be built."""
     column = columns.write(pa.array([{}, {}], pa.struct([])))
     layout = column.layout()
@@ -333,7 +333,7 @@ TAG_ROWS = st.none() | st.lists(
     cut=st.integers(0, 12),
     data=st.data(),
 )
-def test_maps_and_fixed_size_lists_round_trip(
+def test_maps_and_fixed_lists_round_trip(
     columns: Any, kind: tuple[Any, pa.DataType], cut: int, data: st.DataObject
 ) -> None:
     """Version 2.2 added both, and their validity lies in different layers."""
@@ -350,7 +350,7 @@ def test_maps_and_fixed_size_lists_round_trip(
     assert column.take(offsets).equals(values.take(pa.array(offsets, pa.int64())))
 
 
-def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
+def test_missing_fixed_size_lists_are_corrupt(columns: Any) -> None:
     """The items of a missing row must not be taken from elsewhere."""
     column = columns.write(pa.array([[{"x": 1, "s": None}] * 2] * 3, POINTS))
     for rows in (range(4), [3]):
@@ -358,8 +358,8 @@ def test_rows_beyond_fixed_size_lists_are_corrupt(columns: Any) -> None:
             column.take(rows) if isinstance(rows, list) else column.read(0, 4)
 
 
-def test_nested_fixed_size_struct_lists_are_refused(columns: Any) -> None:
-    """Such lists inside of lists have no defined levels."""
+def test_lists_of_fixed_lists_are_refused(columns: Any) -> None:
+    """Fixed-size lists of structs have no defined levels inside of lists."""
     column = columns.write(pa.array([[1]], pa.list_(pa.int8())))
     column.field = field_from_arrow(pa.field("c", pa.list_(POINTS)))
     with pytest.raises(UnsupportedFeatureError, match="fixed-size lists of structs"):

@@ -42,7 +42,7 @@ def streams(levels: Levels) -> tuple[list[int] | None, list[int] | None]:
     )
 
 
-def test_null_and_empty_lists_have_lance_levels() -> None:
+def test_list_levels_follow_lance_numbering() -> None:
     """The numbering of levels is Lance's, and other readers rely on it."""
     levels = levels_of_list([[1, None], [], None, [2]])
     assert levels.layers.kinds == (NULLABLE_ITEM, NULL_AND_EMPTY_LIST)

@@ -45,10 +45,10 @@ def test_the_requested_layout_is_written(
     ],
     ids=["bytes", "vectors"],
 )
-def test_values_too_large_for_chunks_are_written(
+def test_values_larger_than_chunks_round_trip(
     columns: Any, values: pa.Array, version: FileVersion
 ) -> None:
-    """Although mini-blocks were requested."""
+    """No chunk can hold such values, even if the column requests mini-blocks."""
     metadata = {PREFIX + "structural-encoding": "miniblock"}
     column = columns.write(values, version=version, metadata=metadata)
     assert column.read(0, 2).equals(values)
@@ -159,7 +159,7 @@ def test_values_under_nulls_are_not_stored(columns: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["miniblock", "fullzip", None])
 @pytest.mark.parametrize("size", [100, 300, 9000])
-def test_wide_values_are_written_in_any_layout(columns: Any, size: int, layout: str | None) -> None:
+def test_layouts_depend_on_value_width(columns: Any, size: int, layout: str | None) -> None:
     """Values that do not fit a chunk must fall back to full-zip."""
     values = pa.array([bytes([number % 7]) * size for number in range(40)], pa.binary(size))
     metadata = {PREFIX + "compression": "zstd"}

@@ -51,10 +51,10 @@ def values(kind: pa.DataType, count: int, *, same: bool) -> pa.Array:
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2], ids=str)
 @pytest.mark.parametrize("kind", TYPES, ids=str)
-def test_few_values_are_stored_as_any_number(
+def test_fast_path_writes_equal_bytes(
     kind: pa.DataType, version: FileVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small pages take a fast path, whose bytes must be those of the general one."""
+    """Small pages are encoded by a fast path, whose bytes must equal those of the general one."""
     cases = [
         (rows, metadata)
         for count in (1, 2, 10, 31, 32, 33, 99, 100, MAX_VALUES)
@@ -72,8 +72,8 @@ def test_few_values_are_stored_as_any_number(
     assert quick == [pages(rows, version, metadata) for rows, metadata in cases]
 
 
-def test_most_types_of_numbers_are_done_quickly() -> None:
-    """Otherwise the comparison above would prove nothing."""
+def test_fast_path_covers_common_types() -> None:
+    """If no type took the fast path, the comparison above would prove nothing."""
     quick_types = [
         kind
         for kind in TYPES

@@ -51,8 +51,8 @@ def test_few_distinct_values_have_a_dictionary(
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_null_values_are_not_in_the_dictionary(columns: Any, version: FileVersion) -> None:
-    """Nulls are stated by levels, also inside lists."""
+def test_dictionaries_contain_no_nulls(columns: Any, version: FileVersion) -> None:
+    """Levels state which values are null, also inside lists."""
     values = picked(3, 1000).to_pylist()
     for index in range(0, 1000, 3):
         values[index] = None

@@ -51,7 +51,7 @@ def test_long_strings_follow_their_length(columns: Any) -> None:
     assert column.read(1, 3).equals(values[1:3])
 
 
-def test_non_null_strings_have_no_control_word(columns: Any) -> None:
+def test_non_null_strings_omit_control_words(columns: Any) -> None:
     """Without levels a control word would have zero bytes, and readers expect only the length."""
     column = columns.write(pa.array([LONG, "ab"], pa.large_string()), metadata=AS_THEY_ARE)
     assert (
@@ -70,7 +70,7 @@ def test_non_null_strings_have_no_control_word(columns: Any) -> None:
     ],
     ids=str,
 )
-def test_wide_lists_are_found_by_row_index(
+def test_row_index_locates_wide_lists(
     columns: Any, version: FileVersion, arrow_type: pa.DataType
 ) -> None:
     """The row index needs a round of its own before the bytes of the rows."""
@@ -93,7 +93,7 @@ def test_wide_lists_are_found_by_row_index(
 
 
 @pytest.mark.floors
-def test_large_row_indices_are_read_in_part(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_index_is_read_partially(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index of a large page must not be fetched for one row."""
     monkeypatch.setattr(row_index, "MAX_INDEX_BYTES", 10)
     monkeypatch.setattr(scattered_bytes, "MAX_GAP_BYTES", 0)

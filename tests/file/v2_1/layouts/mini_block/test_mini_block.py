@@ -41,7 +41,7 @@ def test_large_chunks_have_32_bit_sizes(columns: Any) -> None:
     assert column.buffer(0) == struct.pack("<I", (32 // 8 - 1) << 4)
 
 
-def test_rows_across_chunks_are_in_the_index(columns: Any) -> None:
+def test_index_states_rows_across_chunks(columns: Any) -> None:
     """A list may begin in one chunk and end in another, which only the index states."""
     rows = pa.array([list(range(3000)), [], list(range(2000)), [7]], pa.list_(pa.int64()))
     column = columns.write(rows)
@@ -89,8 +89,8 @@ def test_a_handmade_page_is_read(columns: Any) -> None:
     assert column.take([0, 3]).to_pylist() == [[5], None]
 
 
-def test_rounds_of_a_page_and_its_parts(columns: Any) -> None:
-    """A whole page takes one round, the first part of it two, a later part one."""
+def test_parts_of_pages_share_metadata(columns: Any) -> None:
+    """A page takes one round, its first part two; later parts reuse the first one's metadata."""
     values = pa.array([None if n % 7 == 0 else n for n in range(20_000)])
     column = columns.write(values)
     assert column.read(0, 20_000).equals(values)
@@ -111,7 +111,7 @@ def test_rounds_of_a_page_and_its_parts(columns: Any) -> None:
     ],
     ids=["numbers", "dictionary", "lists"],
 )
-def test_rows_of_most_chunks_take_one_round(columns: Any, values: pa.Array) -> None:
+def test_spread_rows_take_one_round(columns: Any, values: pa.Array) -> None:
     """Tables and chunks are requested together, unless the rows are in few chunks."""
     column = columns.write(values)
     everywhere = np.arange(17, 50_000, 250)
