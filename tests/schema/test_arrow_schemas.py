@@ -108,7 +108,7 @@ def test_maps_have_the_fields_of_pylance() -> None:
     assert (restored.key_field, restored.item_field) == (arrow.key_field, arrow.item_field)
 
 
-def test_fixed_size_lists_of_structs_have_items() -> None:
+def test_fixed_lists_of_structs_have_items() -> None:
     """Only lists of primitive values are a single field; items of structs need fields with ids."""
     arrow = pa.list_(pa.field("i", pa.struct([("x", pa.int8())]), nullable=False), 3)
     schema = pa.schema([pa.field("l", arrow, nullable=False)])
@@ -135,7 +135,7 @@ def test_fixed_size_lists_of_structs_have_items() -> None:
     ],
     ids=str,
 )
-def test_extension_types_round_trip_by_their_storage(
+def test_extension_types_round_trip_as_storage(
     arrow: pa.DataType, storage: pa.DataType, stored_as: str
 ) -> None:
     """The format stores the storage type and keeps the extension's name in metadata."""
@@ -254,8 +254,8 @@ def test_binary_json_has_its_own_type() -> None:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
-def test_json_text_is_stored_as_binary_json(text: pa.DataType) -> None:
-    """Users give and get text; releases of pyarrow without `json_` by the field's metadata."""
+def test_json_text_becomes_binary_json(text: pa.DataType) -> None:
+    """Users see JSON as text, which pyarrow releases without `json_` mark by metadata."""
     field = pa.field("j", text, metadata={"ARROW:extension:name": "arrow.json", "k": "v"})
     tree = arrow_schemas.from_arrow(pa.schema([field]))
     (stored,) = tree.fields
@@ -269,7 +269,7 @@ def test_json_text_is_stored_as_binary_json(text: pa.DataType) -> None:
     ("name", "arrow"),
     [("arrow.json", pa.int64()), ("arrow.json", pa.large_binary()), ("lance.json", pa.string())],
 )
-def test_json_of_other_types_names_the_remedy(name: str, arrow: pa.DataType) -> None:
+def test_json_of_other_types_is_refused(name: str, arrow: pa.DataType) -> None:
     """JSON is text to users, and binary in files."""
     field = pa.field("j", arrow, metadata={"ARROW:extension:name": name})
     with pytest.raises(InvalidInputError, match="JSON is text"):
@@ -389,7 +389,7 @@ ENTRIES = Field("entries", "struct", children=(Field("k", "int8"), Field("v", "i
     ],
     ids=str,
 )
-def test_damaged_map_and_list_parts_are_corrupt(stored: Field) -> None:
+def test_invalid_child_fields_are_corrupt(stored: Field) -> None:
     """A map or list without its parts would otherwise fail later, as an index error."""
     with pytest.raises(CorruptDataError) as refused:
         arrow_schemas.field_to_arrow(stored)

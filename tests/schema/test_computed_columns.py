@@ -102,8 +102,8 @@ def test_each_computed_column_is_checked() -> None:
         check(replace(other, logical_type=INT32), A, B, before=before)
 
 
-def test_rows_have_no_values_for_computed_columns() -> None:
-    """A refresh would take them for its own."""
+def test_values_for_computed_columns_are_refused() -> None:
+    """LanceDB's refresh would take such values for its results."""
     table = pa.schema([("a", pa.int64()), pa.field("sum", pa.int64(), metadata=ENTRIES)])
     check_not_computed(["a", "other"], table)
     with pytest.raises(InvalidInputError, match="'sum' is computed by LanceDB, whose refresh"):

@@ -19,7 +19,7 @@ from lance_stream.snapshot.references import _as_branch
         {"metadata": None},
     ],
 )
-def test_every_part_of_branch_files_is_checked(changes: dict[str, Any]) -> None:
+def test_invalid_branch_files_are_corrupt(changes: dict[str, Any]) -> None:
     """The version at which a branch starts determines which files a cleanup keeps."""
     content = {"parentVersion": 3, "parentBranch": "main", "createAt": 5, "metadata": {"a": "b"}}
     branch = _as_branch("dev", content)

@@ -128,9 +128,7 @@ def test_ambiguous_column_names_are_refused(tmp_path: Path) -> None:
     assert ds.rename_columns({"id": "key"}).delete("id = 4 AND key = 4").count_rows() == 3
 
 
-def test_the_largest_row_id_is_computed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_foreign_row_ids_are_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check reads all row ids of a foreign version, which our own versions must not repeat."""
     from lance_stream.table.apply import next_row_id_check
 

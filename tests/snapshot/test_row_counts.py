@@ -73,9 +73,7 @@ def test_counts_without_an_operation_are_certain() -> None:
 
 
 @pytest.mark.parametrize("column", ["files", "last_updated_at_versions"])
-def test_rows_changed_in_place_are_not_counted(
-    column: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_place_changes_are_not_counted(column: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts of fragments do not show these rows, and zero updates would be wrong."""
     monkeypatch.setattr(row_counts, "MAX_ROWS", 0)
     older = new_table().append(rows(0, 1, 2, 3)).table.manifest
@@ -102,9 +100,7 @@ def test_rows_changed_in_place_are_not_counted(
     ids=["rows", "deleted rows"],
 )
 @pytest.mark.parametrize("stable_row_ids", [False, True])
-def test_counts_that_old_writers_omitted_are_unknown(
-    stable_row_ids: bool, unstated: dict[str, Any]
-) -> None:
+def test_omitted_counts_are_unknown(stable_row_ids: bool, unstated: dict[str, Any]) -> None:
     """A manifest without the number states 0, which a list of versions must not show."""
     ds = new_table(stable_row_ids=stable_row_ids)
     older, newer = ds.table.manifest, ds.append(rows(0, 1)).table.manifest

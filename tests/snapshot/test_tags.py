@@ -62,7 +62,7 @@ def test_tags_are_created_once(ds: Dataset) -> None:
     assert ds.tags.update("gold", 3).version == 3
 
 
-def test_missing_tags_are_not_moved_or_deleted(ds: Dataset) -> None:
+def test_missing_tags_cannot_be_changed(ds: Dataset) -> None:
     """A misspelt name must fail, and the message lists the names that exist."""
     ds.tags.create("gold", 2)
     for attempt in (lambda: ds.tags.update("god", 1), lambda: ds.tags.delete("god")):
@@ -172,6 +172,6 @@ def test_other_files_are_not_tags(ds: Dataset) -> None:
         (1_000_000_001, "1970-01-01T00:00:01.000000001Z"),
     ],
 )
-def test_times_have_as_few_digits_as_needed(nanos: int, text: str) -> None:
+def test_times_omit_unneeded_digits(nanos: int, text: str) -> None:
     """Lance writes 0, 3, 6 or 9 digits, and equal moments should be equal texts."""
     assert as_rfc3339(nanos) == text

@@ -22,7 +22,7 @@ def test_every_flag_bit_is_decided() -> None:
 
 
 @pytest.mark.parametrize("bit", [1 << number for number in range(64)])
-def test_flags_are_accepted_as_the_table_says(bit: int) -> None:
+def test_only_listed_flags_are_accepted(bit: int) -> None:
     """The specification demands that readers and writers refuse flags that they do not know."""
     flag = flags.FLAGS.get(bit)
     for can, check in (
@@ -53,7 +53,7 @@ def test_half_paired_flags_are_corrupt(words: tuple[int, int]) -> None:
         flags.check_readable(with_flags(*words))
 
 
-def test_flags_follow_from_what_a_version_holds() -> None:
+def test_flags_follow_from_content() -> None:
     """Old readers rely on the flags to refuse what they would misread."""
     assert flags.flags_for(EMPTY) == (0, 0)
     assert flags.flags_for(replace(EMPTY, config={"a": "b"})) == (0, 8)
@@ -61,7 +61,7 @@ def test_flags_follow_from_what_a_version_holds() -> None:
     assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DELETED_ROWS]))) == (1, 1)
 
 
-def test_kept_flags_survive_and_others_follow_content() -> None:
+def test_only_table_flags_are_inherited() -> None:
     """Flags such as stable row ids are properties of the table, others end with their content."""
     old = 1 | 2 | 4 | 8 | 16 | 32 | 128 | 256 | 1024
     assert flags.flags_for(with_flags(old, old)) == (2 | 256 | 1024,) * 2

@@ -145,7 +145,7 @@ def test_the_deprecated_transaction_offset_is_read() -> None:
         (None, 0, "0.1"),
     ],
 )
-def test_missing_data_formats_mean_the_old_one(
+def test_missing_data_formats_are_inferred(
     file_version: tuple[int, int] | None, flags: int, expected: str
 ) -> None:
     """Old writers stated no format, and new files in their table must have the version of the old
@@ -225,7 +225,7 @@ def test_many_fragments_are_never_decoded() -> None:
     assert again.fragments.num_decoded == 1
 
 
-def test_numbers_out_of_range_are_not_written() -> None:
+def test_unencodable_values_are_refused() -> None:
     """Protobuf's own errors do not name the manifest."""
     with pytest.raises(InvalidInputError, match="cannot be written"):
         encode_manifest(replace(full_manifest(), version=-1))
@@ -247,8 +247,8 @@ def test_every_strict_prefix_is_refused() -> None:
             read_all(data[:stop])
 
 
-def test_manifests_with_flipped_bytes_read_or_fail() -> None:
-    """Damage raises BadDataError, and no other error."""
+def test_damaged_manifests_raise_bad_data() -> None:
+    """Callers handle BadDataError, so damage must raise no other error."""
     data = encode_manifest(full_manifest())
     refused = 0
     for index in range(len(data)):

@@ -93,7 +93,7 @@ def test_mixed_schemes_have_no_newest_version() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_data_file_names_encode_their_random_bytes(random: bytes) -> None:
+def test_data_file_names_encode_random_bytes(random: bytes) -> None:
     """pylance uses this form, which spreads files over the partitions of a store."""
     name = paths.data_file_name(random)
     assert len(name) == 50 + len(".lance")
@@ -113,13 +113,13 @@ def test_data_file_names_need_16_bytes() -> None:
         paths.data_file_name(b"short")
 
 
-def test_data_files_lie_by_kind_of_base() -> None:
+def test_base_kind_decides_data_folder() -> None:
     """Those of a dataset root are in its `data` folder, others directly below the base path."""
     assert paths.data_file_path("a/b.lance", BasePath(0, "/x", None, True)) == "data/a/b.lance"
     assert paths.data_file_path("a.lance", BasePath(0, "/x")) == "a.lance"
 
 
-def test_transaction_file_names_state_version_and_uuid() -> None:
+def test_transaction_names_state_version_and_uuid() -> None:
     """Cleanup decides by these names which files may go."""
     name = paths.transaction_file_name(12, "0b1c-2d")
     assert name == "12-0b1c-2d.txn"
@@ -167,7 +167,7 @@ BAD_PATHS = [
 
 
 @pytest.mark.parametrize("path", BAD_PATHS)
-def test_stored_paths_that_lead_elsewhere_are_corrupt(path: str) -> None:
+def test_paths_outside_the_table_are_corrupt(path: str) -> None:
     """Whoever writes a shared table must not be able to read other files of its readers."""
     for use in (paths.check_stored_path, paths.data_file_path, paths.transaction_path):
         with pytest.raises(CorruptDataError, match="not a path below"):

@@ -14,8 +14,8 @@ MANIFEST = replace(table(3, 2), timestamp_nanos=5, transaction_file="1-x.txn")
 
 
 @pytest.mark.parametrize("changes", [{"timestamp_nanos": None}, {"transaction_file": ""}])
-def test_without_time_or_transaction_the_content_decides(changes: dict[str, object]) -> None:
-    """The same number alone says nothing: the table may have been made anew."""
+def test_content_decides_without_unique_parts(changes: dict[str, object]) -> None:
+    """An equal number alone proves nothing, since the table may have been created anew."""
     old = replace(MANIFEST, **changes)  # type: ignore[arg-type]  # of several types
     assert unique_parts(MANIFEST) != ()
     assert unique_parts(old) == ()
@@ -26,8 +26,8 @@ def test_without_time_or_transaction_the_content_decides(changes: dict[str, obje
     assert not is_same_version(old, MANIFEST)
 
 
-def test_with_both_the_content_is_not_compared() -> None:
-    """Fragments are read lazily: comparing those of large tables would take long."""
+def test_unique_parts_decide_without_content() -> None:
+    """Fragments are read lazily, and comparing those of a large table would take long."""
     assert is_same_version(MANIFEST, replace(MANIFEST, fragments=FragmentList.of([])))
     for changes in ({"version": 9}, {"timestamp_nanos": 6}, {"transaction_file": "1-y.txn"}):
         other = replace(MANIFEST, **changes)  # type: ignore[arg-type]  # of several types

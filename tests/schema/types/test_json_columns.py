@@ -115,8 +115,8 @@ def test_all_kinds_of_text_are_encoded(texts: pa.Array) -> None:
         [b"\x20\0\0\x01\0\0\0\0"],
     ],
 )
-def test_text_in_bytes_is_no_binary_json(values: Any) -> None:
-    """Otherwise nobody could read the column."""
+def test_invalid_binary_json_is_refused(values: Any) -> None:
+    """A column with such bytes could not be read back."""
     for kind in (pa.binary(), pa.large_binary()):
         with pytest.raises(InvalidInputError, match="binary JSON"):
             as_jsonb(pa.array(values, kind))

@@ -54,7 +54,7 @@ def holds(arrow: pa.DataType, values: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("old", INTEGERS, ids=str)
-def test_wider_types_of_integers_hold_their_extremes(old: pa.DataType) -> None:
+def test_wider_types_hold_integer_extremes(old: pa.DataType) -> None:
     """Values are converted to the wider type without a check, so every integer must fit exactly."""
     for new in NUMBERS:
         is_wide = is_wider(old, new)

@@ -157,7 +157,7 @@ def column_of(num_rows: int, requests: list[tuple[str, int]]) -> HiddenColumn:
     return HiddenColumn(stored, lambda _: num_rows, read, take, lambda file: file.path)
 
 
-def test_few_values_are_read_singly_many_cached() -> None:
+def test_only_large_reads_are_cached() -> None:
     """A lookup of one row must not read millions of ids, while a scan should read them only
     once.
     """

@@ -34,7 +34,7 @@ def test_reading_a_removed_version_reports_cleanup(ds: Dataset) -> None:
         ds.to_table()
 
 
-def test_missing_files_of_newest_version_are_damage(ds: Dataset) -> None:
+def test_missing_newest_files_are_damage(ds: Dataset) -> None:
     """The user has to know whether to open a newer version or to repair the table."""
     (file,) = (file.path for file in ds.table.store.list("data"))
     ds.table.store.delete(file)

@@ -81,7 +81,7 @@ def test_verify_reads_deletion_files_again(tmp_path: Path, read: list[str]) -> N
         (2, False, "should have 2 rows, but has no data file"),
     ],
 )
-def test_stated_rows_are_those_of_the_file(
+def test_wrong_row_counts_are_corrupt(
     tmp_path: Path, stated: int, has_files: bool, error: str
 ) -> None:
     """A manifest with a wrong number could make a reader allocate any memory. Old writers state

@@ -53,8 +53,8 @@ def test_rewritten_indices_cover_only_new_fragments() -> None:
     assert (original.uuid, list(coverage(original))) == (index.uuid, [1, 2, 9])
 
 
-def test_the_oldest_segment_stays_if_none_serves() -> None:
-    """It remembers the index, so that a later refresh covers the new fragments."""
+def test_oldest_segment_remembers_the_index() -> None:
+    """Without any segment, a later refresh would not know that the column is indexed."""
     segments = [segment(1, 20, 1), segment(2, 10, 2), segment(3, 30, 3), segment(4, None, 4)]
     assert relevant(tuple(segments), SCHEMA, [7, 8]) == (segments[1],)
     assert relevant(tuple(segments), SCHEMA, [3, 8]) == (segments[2],)
@@ -97,7 +97,7 @@ def test_mapped_coverage_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize("field_id", [0, 1])
-def test_merged_files_end_the_coverage_of_moved_columns(field_id: int) -> None:
+def test_merges_end_coverage_of_moved_columns(field_id: int) -> None:
     """A merge that stores a column in another file has rewritten its values, also those of the
     first column, whose id is 0.
     """

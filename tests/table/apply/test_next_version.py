@@ -100,7 +100,7 @@ def test_appends_carry_old_fragments_as_bytes() -> None:
     assert (manifest.next_row_id, manifest.max_fragment_id) == (9, 2)
 
 
-def test_fragment_ids_of_deleted_fragments_stay_used() -> None:
+def test_deleted_fragment_ids_stay_used() -> None:
     """A reused id would attach old deletion files and index coverage to the new rows."""
     old = then(table(3, 2), Delete((), (1,)))
     assert old.max_fragment_id == 1
@@ -114,7 +114,7 @@ def test_new_base_paths_get_unused_ids() -> None:
     assert [base.id for base in result.base_paths] == [7, 2, 8, 9]
 
 
-def test_base_paths_and_their_names_are_unique() -> None:
+def test_base_paths_and_names_are_unique() -> None:
     """Two names of one path, or two paths of one name, would make a later reference ambiguous."""
     start = then(table(3), UpdateBases((BasePath(0, "/a", "n"), BasePath(0, "/b"))))
     for repeated in BasePath(0, "/a", "m"), BasePath(9, "/c", "n"), BasePath(0, "/b"):
@@ -211,7 +211,7 @@ def test_overwrites_can_change_the_file_version() -> None:
     assert manifest.reader_feature_flags & STABLE_ROW_IDS
 
 
-def test_base_paths_are_declared_only_on_creation() -> None:
+def test_only_creation_declares_base_paths() -> None:
     """Files of older versions refer to the declared paths by their ids."""
     operation = Overwrite((), SCHEMA, initial_bases=(BasePath(1, "/b"),))
     assert then(None, operation).base_paths == operation.initial_bases
@@ -375,7 +375,7 @@ def test_only_an_overwrite_creates_a_table() -> None:
         apply(None, Overwrite((), SCHEMA), NOW)
 
 
-def test_fragments_that_are_not_new_are_refused() -> None:
+def test_only_new_fragments_are_appended() -> None:
     """A fragment that has an id, no files or deleted rows did not come from a writer of
     new rows.
     """

@@ -53,7 +53,7 @@ def covered(manifest: Manifest) -> dict[str, set[int]]:
     return {entry.name: set(index_coverage.coverage(entry)) for entry in indices}
 
 
-def test_updated_rows_keep_id_and_created_version() -> None:
+def test_updated_rows_keep_id_and_creation() -> None:
     """Change feeds recognise an update by the unchanged id and creation version."""
     old = then(table(3, 2), Update())
     manifest = then(
@@ -103,7 +103,7 @@ def test_write_ahead_log_rows_are_refused() -> None:
 
 
 @pytest.mark.floors
-def test_in_place_updates_stamp_the_named_rows() -> None:
+def test_in_place_updates_stamp_named_rows() -> None:
     """Only the named rows changed, and stamping the whole fragment would report false updates."""
     old = table(4)
     planned = replace(old.fragments[0], files=(new_fragment(4).files[0],))
@@ -186,7 +186,7 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
 
 
-def test_rows_deleted_during_a_rewrite_stay_deleted() -> None:
+def test_concurrently_deleted_rows_stay_deleted() -> None:
     """A compaction that read the older version must not bring the rows back."""
     old = table(3, 2)
     (group,) = rewritten(old, 0, 1).groups
@@ -236,7 +236,7 @@ def test_rewrites_with_fragment_reuse_are_refused() -> None:
         then(flagged, rewritten(flagged, 0, 1))
 
 
-def test_indices_need_stable_ids_to_follow_rewrites() -> None:
+def test_coverage_ends_without_stable_ids() -> None:
     """Without stable ids an index holds addresses, which the rewrite invalidates."""
     old = with_index(table(3, 2, stable=False), index("ids", X, 0, 1))
     group = RewriteGroup(tuple(old.fragments), (replace(new_fragment(5), id=2),))
@@ -254,7 +254,7 @@ def test_a_merge_restates_fragments_and_rows() -> None:
         then(old, Merge((replace(old.fragments[0], physical_rows=4), old.fragments[1]), SCHEMA))
 
 
-def test_merges_stamp_only_fragments_with_new_files() -> None:
+def test_merges_stamp_only_changed_fragments() -> None:
     """Rows of untouched fragments did not change, and the feed must not report them."""
     old = table(3, 2)
     grown = replace(old.fragments[1], files=(*old.fragments[1].files, new_fragment(2).files[0]))

@@ -97,7 +97,7 @@ def test_an_ambiguous_compaction_is_no_append() -> None:
         ([fragment(0), with_values(1, "new", 1)], Update((), (), ()), "other values (by Update)"),
     ],
 )
-def test_changed_rows_give_reason_and_no_fragments(
+def test_changed_rows_give_only_a_reason(
     fragments: Sequence[Fragment], operation: Operation, changes: str
 ) -> None:
     """An append-only source must fail with the reason rather than deliver a part of the change."""

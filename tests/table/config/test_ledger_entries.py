@@ -13,7 +13,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 
 
 @given(texts, st.builds(LedgerEntry, st.integers(0, 1 << 62), texts, st.none() | st.just(3)))
-def test_entries_of_any_app_id_round_trip(app_id: str, entry: LedgerEntry) -> None:
+def test_entries_of_app_ids_round_trip(app_id: str, entry: LedgerEntry) -> None:
     """App ids are user text, and the key in the table's config must be plain ASCII."""
     config = ledger_entries.config_entries(app_id, entry)
     assert ledger_entries.read_entry(config, app_id) == entry

@@ -42,7 +42,7 @@ def offsets(*values: int) -> npt.NDArray[np.uint32]:
 FILES = DeletionFilesToUnite(0, 10, file(1), None, file(2))
 
 
-def test_only_fragments_that_others_changed_are_united() -> None:
+def test_only_shared_deletions_are_united() -> None:
     """Each union reads two deletion files and writes a third."""
     read, newest = version(1, None, file(1), file(2)), version(4, None, file(1), file(9))
     ours = [replace(fragment, deletion_file=file(20 + fragment.id)) for fragment in read.fragments]
@@ -115,7 +115,7 @@ def with_files(start: Manifest, files: dict[int, tuple[DataFile, ...]]) -> Manif
     return replace(start, version=2, fragments=FragmentList.of(fragments))
 
 
-def test_new_indices_lose_fragments_with_new_values() -> None:
+def test_new_indices_lose_changed_fragments() -> None:
     """The index has the old values of a column that another writer has stored in a new file; it
     still serves all other fragments.
     """

@@ -157,14 +157,14 @@ ONE_PER_TYPE: dict[type[object], Operation] = {
 }
 
 
-def test_every_pair_of_operations_has_a_rule() -> None:
+def test_every_operation_pair_has_a_rule() -> None:
     """A new operation must not be committed past others without a decision."""
     assert RULES.keys() == set(OPERATIONS.values())
     for rules in RULES.values():
         assert rules.keys() == set(OPERATIONS.values())
 
 
-def test_every_pair_of_operations_gets_a_verdict() -> None:
+def test_every_operation_pair_gets_a_verdict() -> None:
     """A rule that fails on an operation would surface only in a race."""
     assert ONE_PER_TYPE.keys() == set(OPERATIONS.values())
     for ours, theirs in itertools.product(ONE_PER_TYPE.values(), repeat=2):
@@ -377,7 +377,7 @@ def test_missing_transactions_conflict_with_all() -> None:
             check(Transaction(7, "a", operation), None, 8)
 
 
-def test_conflicts_name_both_operations_and_the_version() -> None:
+def test_conflicts_name_operations_and_version() -> None:
     """The user has to find the other writer."""
     ours = Transaction(7, "a", delete(0))
     with pytest.raises(

@@ -89,7 +89,7 @@ def test_every_file_version_spelling_is_kept(version: tuple[int, int]) -> None:
     assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
 
 
-def test_unknown_fields_of_every_part_are_kept() -> None:
+def test_unknown_fields_survive_in_all_parts() -> None:
     """A later release's fields must survive a rewrite by this one."""
     future = wire.frame(200, b"later")
     message = table_pb2.DataFragment(physical_rows=5)
@@ -156,6 +156,6 @@ def test_unknown_deletion_file_types_are_refused() -> None:
         decode_fragment(b"\x1a\x02\x08\x02")
 
 
-def test_columns_are_found_by_field_unless_void() -> None:
+def test_replaced_fields_have_no_column() -> None:
     """A negative field id marks a column that was replaced and must not be read."""
     assert DATA_FILE.column_of() == {0: 0, 1: -1}

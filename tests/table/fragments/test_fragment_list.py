@@ -69,7 +69,7 @@ def test_a_fragment_is_decoded_once() -> None:
     assert fragments[-1] is fragments[0]
 
 
-def test_fragments_are_replaced_and_dropped_by_position() -> None:
+def test_positions_replace_and_drop_fragments() -> None:
     """Operations change a few fragments of many and must leave the others in order."""
     fragments = FragmentList.of(fragment(number) for number in range(4))
     changed = fragments.replaced({1: None, 3: fragment(3, physical_rows=99)})
@@ -86,7 +86,7 @@ def test_duplicate_fragment_ids_are_corrupt() -> None:
         FragmentList.of([fragment(1), fragment(1)]).by_id(1)
 
 
-def test_one_deletion_file_among_many_is_seen() -> None:
+def test_any_deletion_file_is_noticed() -> None:
     """The feature flag depends on it, and readers without the flag would show deleted rows."""
     plain = [fragment(number) for number in range(5)]
     assert not FragmentList.of(plain).has_deletion_files
@@ -184,7 +184,7 @@ def test_derived_lists_inherit_cached_numbers() -> None:
     assert numbers_of(fragments) == expected_of(cached)
 
 
-def test_duplicate_ids_are_seen_in_derived_lists() -> None:
+def test_derived_lists_notice_duplicate_ids() -> None:
     """The inherited index must not hide a collision with the new fragments."""
     fragments = FragmentList.of([fragment(1), fragment(2)])
     assert fragments.index_by_id == {1: 0, 2: 1}
@@ -212,7 +212,7 @@ def test_live_rows_are_summed() -> None:
     assert FragmentNumbers.of([]).ids.tolist() == []
 
 
-def test_numbers_of_long_fragments_copy_no_sequence() -> None:
+def test_fragment_numbers_copy_no_sequence() -> None:
     """Row ids can be megabytes per fragment, and planning needs none of them."""
     num_bytes = 1 << 20
     fragments = [fragment(index, row_ids=bytes(num_bytes)) for index in range(3)]

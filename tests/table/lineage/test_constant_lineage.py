@@ -154,7 +154,7 @@ def test_ranges_of_row_ids_are_compared(firsts: list[int | None], others: list[i
     other=fragments(),
     steps=st.lists(st.sampled_from(["append", "replace", "remove", "ask"]), max_size=6),
 )
-def test_lineage_is_carried_from_list_to_list(
+def test_derived_lists_inherit_their_lineage(
     drawn: list[Fragment], more: list[Fragment], other: Fragment, steps: list[str]
 ) -> None:
     """Lists inherit the lineage of the fragments that stay, which must equal a fresh reading."""

@@ -63,7 +63,7 @@ def test_exactly_the_live_rows_are_found(span: int, data: st.DataObject) -> None
     assert len(index) == len(expected)
 
 
-def test_updated_rows_are_found_where_they_moved() -> None:
+def test_updated_rows_have_new_addresses() -> None:
     """The old row of the same id is deleted and must not be returned."""
     index = index_of((1, [1, 2, 3], [1]), (2, [2], []))
     assert index.find([1, 2, 3])[0].tolist() == [1 << 32, 2 << 32, (1 << 32) + 2]
@@ -91,7 +91,7 @@ def test_unindexable_row_counts_are_refused_early() -> None:
         RowIdIndex([FragmentRows(0, RowIdSequence.from_range(0, 1 << 32))])
 
 
-def test_rows_up_to_the_limit_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_limit_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the sum of all fragments; one row less must not be refused."""
     monkeypatch.setattr(row_addresses, "MAX_MATERIALIZED", 3)
     assert len(index_of((1, [5, 6], []), (2, [7], []))) == 3

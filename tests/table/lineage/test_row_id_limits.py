@@ -26,7 +26,7 @@ def manifest() -> Manifest:
     return apply(None, operation, Commit(1000), replace(CREATION, stable_row_ids=True))
 
 
-def test_the_last_fragment_id_can_be_used(manifest: Manifest) -> None:
+def test_last_fragment_id_is_usable(manifest: Manifest) -> None:
     """A table is full after it, and damaged if it states a larger one."""
     almost_full = replace(manifest, max_fragment_id=MAX_FRAGMENT_ID - 1)
     (fragment,) = with_ids(almost_full, [new_fragment(1)])
@@ -39,14 +39,14 @@ def test_the_last_fragment_id_can_be_used(manifest: Manifest) -> None:
         max_fragment_id(replace(manifest, max_fragment_id=MAX_FRAGMENT_ID + 1))
 
 
-def test_the_next_row_id_is_the_greatest(manifest: Manifest) -> None:
-    """One too low, the next row would get the id of the last."""
+def test_next_row_id_exceeds_all(manifest: Manifest) -> None:
+    """If it were one too low, the next row would get the id of the last."""
     check_next_row_id(manifest)
     with pytest.raises(CorruptDataError, match="next row id 2, but a row has the id 2"):
         check_next_row_id(replace(manifest, next_row_id=2))
 
 
-def test_the_last_row_id_can_be_assigned() -> None:
+def test_last_row_id_is_usable() -> None:
     """A table is full after it; a larger id does not fit the format's numbers."""
     fragments, next_row_id = with_row_ids([new_fragment(2), new_fragment(1)], MAX_ROW_ID - 3)
     assert next_row_id == MAX_ROW_ID

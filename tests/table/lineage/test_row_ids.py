@@ -65,7 +65,7 @@ NEIGHBORS = [*range(25), MAX - 3, MAX - 2, MAX - 1, MAX]
 
 
 @pytest.mark.parametrize("kind", SEGMENTS)
-def test_each_kind_of_segment_equals_a_list(kind: str) -> None:
+def test_segments_behave_like_lists(kind: str) -> None:
     """A sequence may consist of any segments, also of those that our writer would not choose."""
     segment, ids = SEGMENTS[kind]
     for segments, expected in (
@@ -123,7 +123,7 @@ def test_rows_are_found_by_id(ids: list[int], others: list[int]) -> None:
 
 
 @given(id_lists.filter(bool))
-def test_no_other_single_segment_would_be_smaller(ids: list[int]) -> None:
+def test_smallest_single_segment_is_chosen(ids: list[int]) -> None:
     """Row ids are part of every manifest, so their size is paid by each commit."""
     size = len(encode_row_ids(u64(ids)))
     values = Array.U64Array(values=u64(ids).astype("<u8").tobytes())
@@ -190,7 +190,7 @@ def test_unsorted_pieces_choose_kinds_separately() -> None:
     assert decode_row_ids(data).to_array().tolist() == ids
 
 
-def test_scattered_ascending_ids_take_two_bytes_each() -> None:
+def test_scattered_ids_take_two_bytes() -> None:
     """Updates of scattered rows would otherwise add eight bytes per row to every manifest."""
     ids = np.arange(10**9, 10**9 + 10**6, 55, dtype=np.uint64)
     data = encode_row_ids(ids)

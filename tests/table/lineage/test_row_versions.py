@@ -68,10 +68,8 @@ def test_every_span_starts_at_zero() -> None:
 
 
 @given(st.integers(0, 60), st.integers(0, 63), st.integers(64, 200))
-def test_many_runs_are_encoded_as_messages_are(
-    length_bits: int, version_bits: int, num_runs: int
-) -> None:
-    """Their bytes are put together without an object for each run."""
+def test_many_runs_encode_as_protobuf(length_bits: int, version_bits: int, num_runs: int) -> None:
+    """The bytes are assembled without an object per run, and must equal protobuf's."""
     lengths = [max(1, (1 << length_bits) // (index + 1)) for index in range(num_runs)]
     versions = [max(1, (1 << version_bits) - 1 - index % 2) for index in range(num_runs)]
     sequence = RowVersionSequence(lengths, versions)
@@ -94,8 +92,8 @@ RANGE = span(3, 9)
         run(7, sorted_array={"u16_array": {"base": 1, "offsets": bytes(range(200))}}),
     ],
 )
-def test_many_runs_are_decoded_as_few_are(last: rowids_pb2.RowDatasetVersionRun) -> None:
-    """Their numbers are read at once if all are plain, and one by one if a single run is not."""
+def test_many_runs_decode_like_few(last: rowids_pb2.RowDatasetVersionRun) -> None:
+    """Runs are decoded together if all are plain, and one by one otherwise."""
     plain = [run(number % 300, range=span(number, 2 * number + 1)) for number in range(MANY)]
     assert len(message_of(*plain)) > 2048
     read_together = row_versions._decode(message_of(*plain, last))
@@ -168,7 +166,7 @@ def test_equal_neighbours_merge_into_one_run() -> None:
         (b"", "0 row versions"),
     ],
 )
-def test_versions_that_do_not_fit_are_corrupt(data: bytes, what: str) -> None:
+def test_misfit_row_versions_are_corrupt(data: bytes, what: str) -> None:
     """Shifted stamps would report changes of the wrong rows."""
     with pytest.raises(CorruptDataError, match=what):
         decode_row_versions(data, 5)

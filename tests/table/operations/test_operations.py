@@ -159,7 +159,7 @@ def test_operation_classes_state_every_message_field(
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_unknown_fields_of_an_operation_are_kept(name: str) -> None:
+def test_unknown_fields_of_operations_survive(name: str) -> None:
     """A later release's fields must survive a rewrite by this one."""
     message = transaction_pb2.Transaction(read_version=1, uuid="u")
     future = wire.frame(400, b"later")
@@ -197,10 +197,8 @@ def test_unwritable_transactions_are_refused() -> None:
 
 
 @pytest.mark.parametrize("operation", SAMPLES, ids=operation_name)
-def test_damaged_transactions_read_or_are_bad_data(
-    operation: Operation,
-) -> None:
-    """Every prefix is tried, and every transaction with one byte changed."""
+def test_damaged_transactions_raise_bad_data(operation: Operation) -> None:
+    """Any prefix or changed byte must decode or raise BadDataError, which callers handle."""
     data = encode_transaction(transaction(operation))
     damaged = [data[:stop] for stop in range(len(data))]
     for index in range(len(data)):
