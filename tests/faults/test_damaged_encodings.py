@@ -35,7 +35,7 @@ def sound_file(column: str, shape: str, version: FileVersion) -> bytes:
 
 @pytest.mark.oracle
 @pytest.mark.slow
-def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
+def test_damaged_files_do_no_harm(tmp_path: Path) -> None:
     """Damage must end in rows or in an error of this package, never in a crash, a hang or an
     absurd allocation.
     """
@@ -53,7 +53,7 @@ def test_two_thousand_damaged_files_do_no_harm(tmp_path: Path) -> None:
     assert "2000 damaged files read, 0 kinds of findings" in process.stdout
 
 
-def test_one_finding_of_each_kind_is_kept(tmp_path: Path) -> None:
+def test_findings_are_saved_once_per_kind(tmp_path: Path) -> None:
     """A search that runs for hours meets the same error again and again."""
     campaign = Campaign(tmp_path, 0, {})
     for data, what in ((b"a", "TypeError: 1"), (b"b", "TypeError: 2"), (b"c", "IndexError: 1")):

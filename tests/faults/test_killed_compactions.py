@@ -39,7 +39,7 @@ def check(uri: str) -> lance_stream.Dataset:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("every", "config"), [(1, {}), (AUTO, {}), (1, HIDDEN_LINEAGE)])
-def test_killed_compactions_cost_no_row_or_batch(
+def test_killed_compactions_lose_no_rows(
     tmp_path: Path, every: int | str, config: dict[str, str]
 ) -> None:
     """A background compaction dies with its stream at any moment, and the next process must

@@ -93,7 +93,7 @@ def check_after_kills(folder: Path, num_kills: int, where: str = "process") -> N
 
 
 @pytest.mark.slow
-def test_values_survive_a_kill_at_any_moment(tmp_path: Path) -> None:
+def test_killed_derivations_store_correct_values(tmp_path: Path) -> None:
     """A value must belong to its row's current inputs, wherever the process died."""
     check_after_kills(tmp_path, 2)
 

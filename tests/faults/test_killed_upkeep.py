@@ -161,7 +161,7 @@ def test_failing_compactions_change_nothing(run: Run) -> None:
     check_all_goes(before)
 
 
-def test_killed_drivers_lose_only_their_last_round(tmp_path: Path) -> None:
+def test_killed_drivers_lose_one_round(tmp_path: Path) -> None:
     """A compaction of a large table takes hours, and starting again from the beginning might never
     end.
     """

@@ -45,8 +45,8 @@ def test_only_changed_rows_are_recomputed() -> None:
     assert outcome.counts["rows derived"] == 4 + 2 + 1 + 1
 
 
-def test_rows_with_a_wrong_number_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row whose number is not that of its input would never be computed again."""
+def test_wrong_input_fingerprints_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row whose fingerprint is not that of its inputs would never be computed again."""
     monkeypatch.setattr(
         computing, "fingerprints_of", lambda inputs, _: np.full(inputs.num_rows, 5, np.int64)
     )

@@ -43,7 +43,7 @@ def test_searches_find_rows_behind_the_index(kind: str) -> None:
 @pytest.mark.parametrize(
     ("column", "kind"), [("a", "INVERTED"), ("a", "NGRAM"), ("b", "LABEL_LIST")]
 )
-def test_texts_and_lists_are_found_after_refresh(column: str, kind: str) -> None:
+def test_refreshed_text_and_list_indices_answer(column: str, kind: str) -> None:
     """Each of these indices answers questions that no other index answers."""
     answers = step("indexed_answers", version=4, text="s1", items=[0, 7])
     steps = [

@@ -21,7 +21,7 @@ def batch(good: int, bad: int, **choices: Any) -> Step:
 
 @pytest.mark.parametrize("begins", BEGIN)
 @pytest.mark.parametrize("is_inherited", [False, True])
-def test_branches_and_clones_quarantine_their_own_rows(begins: str, is_inherited: bool) -> None:
+def test_branches_and_clones_quarantine_separately(begins: str, is_inherited: bool) -> None:
     """Their ledger names files that the quarantine of the first table has already published."""
     new_stream = "q t:dev" if begins == "dev" else "q clone1:main"
     stream, number = ("q t:main", 1) if is_inherited else (new_stream, 0)

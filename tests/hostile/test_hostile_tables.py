@@ -41,17 +41,17 @@ def check_attack(
     assert endings["refused"] >= MIN_SHARE / 4 * total
 
 
-def test_hostile_tables_in_memory_do_no_harm(tmp_path: Path) -> None:
+def test_hostile_memory_tables_are_harmless(tmp_path: Path) -> None:
     """Many tables are tried quickly here, without the cost of a disk or a server."""
     check_attack(tmp_path, "memory://hostile", 2, 12 * MORE, {})
 
 
-def test_hostile_tables_on_disk_do_no_harm(tmp_path: Path) -> None:
+def test_hostile_local_tables_are_harmless(tmp_path: Path) -> None:
     """A local table can name other files of the machine, which must neither be read nor changed."""
     check_attack(tmp_path, str(tmp_path / "tables"), 3, 8 * MORE, {})
 
 
 @pytest.mark.slow
-def test_hostile_tables_in_stores_do_no_harm(tmp_path: Path, any_bucket: Bucket) -> None:
+def test_hostile_bucket_tables_are_harmless(tmp_path: Path, any_bucket: Bucket) -> None:
     """A table in a bucket can name other hosts, which must not receive the reader's credentials."""
     check_attack(tmp_path, f"{any_bucket.uri}/tables", 4, 3 * MORE, any_bucket.storage_options)

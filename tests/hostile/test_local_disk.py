@@ -189,7 +189,7 @@ def test_overlong_names_are_reported(tmp_path: Path) -> None:
             use()
 
 
-def test_new_folders_are_flushed_in_their_parents(
+def test_parents_of_new_folders_are_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut a flushed file is lost if the entry of its folder was not flushed."""
@@ -211,7 +211,7 @@ def test_new_folders_are_flushed_in_their_parents(
 
 
 @pytest.mark.parametrize("folder", ["_versions", "_refs/tags", "_deletions"])
-def test_files_full_of_holes_are_not_read(tmp_path: Path, folder: str) -> None:
+def test_huge_sparse_files_are_not_read(tmp_path: Path, folder: str) -> None:
     """A file of any size takes no disk space if it is one hole, but reading it would exhaust the
     memory.
     """

@@ -103,7 +103,7 @@ def test_tables_in_memory_make_no_requests(canary: Canary, location: str) -> Non
     check_refuses(f"memory://named/{abs(hash(location))}", {}, canary, [location])
 
 
-def test_object_store_tables_reach_no_other_host(any_bucket: Bucket, canary: Canary) -> None:
+def test_bucket_tables_reach_no_other_host(any_bucket: Bucket, canary: Canary) -> None:
     """The table names locations on another host, which must not receive a request."""
     foreign = [location for location in LOCATIONS if not location.startswith(any_bucket.uri[:3])]
     locations = [*foreign[:5], *foreign[-1:], *LOCAL]
@@ -131,8 +131,8 @@ def test_impossible_names_end_in_our_errors(any_bucket: Bucket, path: str) -> No
         assert str(raised.value).isprintable()
 
 
-def test_other_locations_in_a_bucket_are_read(any_bucket: Bucket) -> None:
-    """A shallow clone names its source in the same bucket, for which no trust has to be stated."""
+def test_same_bucket_locations_are_read(any_bucket: Bucket) -> None:
+    """A shallow clone names its source in the same bucket, which needs no declared trust."""
     options = any_bucket.storage_options
     source = f"{any_bucket.uri}/source"
     uri = f"{any_bucket.uri}/clone"

@@ -89,7 +89,7 @@ def test_lancedb_may_write_between_any_calls(rival: str) -> None:
     assert num_rivals > 5
 
 
-def test_refreshes_compute_the_rows_of_all_writers() -> None:
+def test_refreshes_cover_all_writers() -> None:
     """LanceDB finds rows to compute by the versions and fragments that a writer leaves."""
     need("lancedb")
     upserts = (

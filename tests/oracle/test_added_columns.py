@@ -52,7 +52,7 @@ def test_pylance_adds_the_same_columns(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("by", ["ours", "pylance"])
-def test_compacted_2_0_files_omit_null_structs(tmp_path: Path, by: str) -> None:
+def test_compacted_files_omit_null_structs(tmp_path: Path, by: str) -> None:
     """Files of 2.0 cannot hold null structs: rows from before the struct was added are stored
     without it. The reference reads such files, and cannot write them.
     """

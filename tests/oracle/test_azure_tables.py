@@ -32,7 +32,7 @@ class TestTablesOnAzureByTheirFullNames(SharedTables):
         return lambda path: in_full(azure_container, path)
 
 
-def test_both_azure_uri_forms_open_one_table(azure_container: Bucket) -> None:
+def test_azure_uri_forms_open_one_table(azure_container: Bucket) -> None:
     """Two spellings that lead to two tables would split the data."""
     short = SharedTable(f"{azure_container.uri}/a/t", azure_container.storage_options)
     short.they_append(rows(1))

@@ -154,10 +154,8 @@ def test_external_blobs_of_pylance_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_blobs_in_0_1_files_are_plain(tmp_path: Path) -> None:
-    """The reference ignores the column's metadata: it writes and reads such a column as bytes
-    alone.
-    """
+def test_old_files_store_plain_blobs(tmp_path: Path) -> None:
+    """pylance ignores the column's metadata in version 0.1, and writes and reads plain bytes."""
     uri = str(tmp_path / "t")
     rows = table_of([b"abc", b"\0" * 70_000, b"x"])
     lance.write_dataset(rows, uri, data_storage_version="legacy", enable_stable_row_ids=True)

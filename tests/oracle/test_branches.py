@@ -51,7 +51,7 @@ def of_both(uri: str, branch: str | None, version: int | None = None) -> list[in
     return ids(ours)
 
 
-def test_branches_open_by_name_folder_or_tag(uri: str) -> None:
+def test_names_folders_and_tags_open_branches(uri: str) -> None:
     """pylance accepts all three, and each must lead to the same version."""
     assert of_both(uri, None) == [2, 3]
     assert of_both(uri, "dev") == [1, 2, 3, 10]
@@ -118,7 +118,7 @@ def test_pylance_reads_our_commits_to_branches(uri: str) -> None:
     assert of_both(uri, "from-ours") == [1, 2, 3, 10, 11, 12]
 
 
-def test_tags_on_branches_are_found_by_pylance(uri: str) -> None:
+def test_pylance_reads_tags_on_branches(uri: str) -> None:
     """A tag names branch and version, as the same number exists in both."""
     dev = open_dataset(f"{uri}/tree/dev")
     dev.tags.create("ours")
@@ -197,8 +197,8 @@ def test_branches_being_created_keep_files(uri: str) -> None:
     assert ids(lance.dataset(f"{uri}/tree/young")) == [1, 2]
 
 
-def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
-    """Cleanup does not take the files of such a branch for the table's own."""
+def test_branches_may_resemble_table_folders(tmp_path: Path) -> None:
+    """Cleanup must not mistake the files of such a branch for the table's."""
     uri = str(tmp_path / "t")
     table = lance.write_dataset(rows(1), uri)
     for name in ("a", "a/data", "a/data/x", "a/_indices", "a/_transactions", "a/_versions"):
@@ -210,7 +210,7 @@ def test_branches_can_be_named_like_table_folders(tmp_path: Path) -> None:
         assert all(version.operation for version in branch.versions())
 
 
-def test_a_moved_branch_is_readable_not_cleaned(uri: str, tmp_path: Path) -> None:
+def test_moved_branches_are_only_read(uri: str, tmp_path: Path) -> None:
     """Without its table, nobody knows which files others still need."""
     moved = tmp_path / "moved"
     Path(uri, "tree/dev").rename(moved)
@@ -245,7 +245,7 @@ def test_cleanup_protects_files_of_unstated_branches(uri: str, branch: str, has_
 
 
 @pytest.mark.parametrize("name", ["a" * 256, "dev/" + "a" * 256, "\u00e9" * 128])
-def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
+def test_overlong_reference_names_are_refused(uri: str, name: str) -> None:
     """The file system would refuse the name later, with an error that names no cause."""
     with pytest.raises(InvalidInputError, match="256 bytes, but a name can have 255"):
         open_dataset(uri, (name, None))
@@ -256,8 +256,8 @@ def test_overlong_branch_and_tag_names_are_refused(uri: str, name: str) -> None:
                 ask(name)
 
 
-def test_our_tag_names_can_match_pylances_length(uri: str) -> None:
-    """A name that pylance accepts must be usable here, and the other way round."""
+def test_pylance_lists_our_longest_tags(uri: str) -> None:
+    """Both programs share a folder of tags, so a name that is valid here must be valid there."""
     longest = "a" * 211
     lance.dataset(uri).tags.create(longest, 1)
     open_dataset(uri).tags.create("b" * 248, 2)
@@ -334,7 +334,7 @@ def test_folders_named_tree_hold_tables(tmp_path: Path) -> None:
     assert ds.append(rows(2)).cleanup(retain_versions=1).versions == (1,)
 
 
-def test_spark_reads_the_branch_of_a_tag(uri: str) -> None:
+def test_spark_reads_branches_of_tags(uri: str) -> None:
     """The option `tag` must lead to the branch that the tag names."""
     from lance_stream.spark.source.lance_source import LanceSource
 

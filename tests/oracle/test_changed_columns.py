@@ -152,7 +152,7 @@ def test_pylance_rebases_on_column_changes(tmp_path: Path) -> None:
     assert 1 not in table["id"].to_pylist()
 
 
-def test_updates_leave_no_file_of_dropped_columns(tmp_path: Path) -> None:
+def test_updates_drop_files_without_columns(tmp_path: Path) -> None:
     """pylance calls a table corrupt that names a file without a column in use."""
     uri = str(tmp_path / "t")
     ds = lance_stream.create_dataset(uri, pa.table({"id": [1, 2], "x": [3, 4]}))

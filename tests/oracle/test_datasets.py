@@ -240,7 +240,7 @@ def test_restores_delete_insert_and_update(uri: str) -> None:
     ]
 
 
-def test_tables_without_stable_row_ids_are_read(uri: str) -> None:
+def test_tables_without_stable_ids_agree(uri: str) -> None:
     """pylance creates tables without them by default."""
     pylance_table(uri, "2.1", stable=False)
     lance.dataset(uri).delete("id = 13")

@@ -151,8 +151,8 @@ UNFIT_KEYS = {
 
 
 @pytest.mark.parametrize("unfit", UNFIT_KEYS)
-def test_keys_that_pylance_cannot_read_are_refused(tmp_path: Path, unfit: str) -> None:
-    """We made such tables, and no version of them could be read by pylance."""
+def test_keys_unreadable_by_pylance_are_refused(tmp_path: Path, unfit: str) -> None:
+    """pylance can read no version of a table with such a key."""
     rows = table_of(*UNFIT_KEYS[unfit])
     with pytest.raises((OSError, ValueError), match=r"[Pp]rimary key"):
         lance.write_dataset(rows, tmp_path / "theirs", data_storage_version="2.2")
@@ -162,7 +162,7 @@ def test_keys_that_pylance_cannot_read_are_refused(tmp_path: Path, unfit: str) -
         lance_stream.create_dataset(str(tmp_path / "other"), pa.table({"id": [1]})).overwrite(rows)
 
 
-def test_structs_around_a_key_stay_non_nullable(tmp_path: Path) -> None:
+def test_structs_around_keys_stay_required(tmp_path: Path) -> None:
     """pylance reads no table whose key is in a struct that may be null."""
     part = pa.field("y", pa.int32(), False, {KEY: "true"})
     rows = table_of(pa.field("x", pa.struct([part]), False), {"y": 1})

@@ -278,7 +278,7 @@ def test_nulls_lost_by_pylance_read_alike(name: str, tmp_path: Path) -> None:
         if value not in {"string", "binary", "large_string", "large_binary"}
     ],
 )
-def test_nulls_that_would_be_lost_are_refused(name: str, tmp_path: Path) -> None:
+def test_unsupported_nulls_are_refused(name: str, tmp_path: Path) -> None:
     """A silent loss of nulls would be noticed only by wrong results."""
     table = table_of(COLUMNS[name], 10)
     ds = lance_stream.create_dataset(str(tmp_path / "t"), table.schema, file_version="0.1")
@@ -357,9 +357,7 @@ def filtered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("predicate", FILTERS)
-def test_filters_by_bounds_choose_the_same_rows(
-    predicate: str, filtered: tuple[Path, Path]
-) -> None:
+def test_page_bounds_exclude_no_matches(predicate: str, filtered: tuple[Path, Path]) -> None:
     """Bounds of pages that either program wrote must not exclude matches."""
     counted = []
     for path in filtered:

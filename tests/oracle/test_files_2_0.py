@@ -285,7 +285,7 @@ def test_both_read_files_without_rows(tmp_path: Path) -> None:
     assert LanceFileReader(str(tmp_path / "ours.lance")).num_rows() == 0
 
 
-def test_nans_and_signed_zeros_keep_their_bits(tmp_path: Path) -> None:
+def test_nans_and_signed_zeros_keep_bits(tmp_path: Path) -> None:
     """A conversion on the way would change them unnoticed, as NaN equals nothing."""
     bits = np.array([0x7FF8000000000001, 0xFFF8000000000000, 1 << 63, 0], np.uint64)
     table = pa.table({"x": pa.array(bits.view(np.float64))})

@@ -126,7 +126,7 @@ def test_parts_of_an_index_are_merged(tmp_path: Path) -> None:
     table.check()
 
 
-def test_indices_can_be_chosen_and_trained_anew(tmp_path: Path) -> None:
+def test_vector_indices_train_on_request(tmp_path: Path) -> None:
     """Training a vector index is expensive and must happen on request only."""
     table = IndexedTable(str(tmp_path / "t"), 5, stable_row_ids=True)
     table.append()
@@ -193,7 +193,7 @@ def test_the_error_names_the_index_extra(tmp_path: Path, monkeypatch: pytest.Mon
         ds.optimize_indices()
 
 
-def test_tables_that_pylance_cannot_read_are_refused() -> None:
+def test_memory_tables_are_refused() -> None:
     """pylance builds the index and would create an empty table in its own memory."""
     ds = lance_stream.create_dataset("memory://fresh-indices", pa.table({"id": [1]}))
     with pytest.raises(UnsupportedFeatureError, match="pylance cannot read memory:"):

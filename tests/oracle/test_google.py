@@ -94,9 +94,7 @@ def test_concurrent_appends_of_both_all_commit(bucket: Bucket) -> None:
     assert final.version == 2 + 4 * NUM_APPENDS
 
 
-def test_lost_replies_neither_lose_nor_double_rows(
-    google_front: GoogleFront,
-) -> None:
+def test_lost_replies_write_rows_once(google_front: GoogleFront) -> None:
     """A writer that does not see the answer must find out whether its commit succeeded."""
     with FaultProxy(google_front.url) as proxy:
         bucket = google_front.new_bucket(proxy.url)

@@ -55,7 +55,7 @@ def test_dead_rows_crowd_out_no_neighbours(
 
 @pytest.mark.parametrize("kind", ["ZONEMAP", "BLOOMFILTER", "BTREE", "BITMAP"])
 @pytest.mark.parametrize("by_update", [False, True])
-def test_former_nulls_are_not_found_as_nulls(
+def test_former_nulls_no_longer_match(
     tmp_path: Path, kind: str, by_update: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference keeps zones of fragments that left the coverage, if it updates the index."""

@@ -102,8 +102,8 @@ def test_transactions_are_those_of_pylance(tmp_path: Path) -> None:
     assert operations[0] == operations[1]
 
 
-def test_two_programs_change_one_table_in_turn(tmp_path: Path) -> None:
-    """Neither loses entries of the other, in a life with rows, a restore and a compaction."""
+def test_both_programs_preserve_metadata(tmp_path: Path) -> None:
+    """Neither program may lose the other's entries across appends, compactions and restores."""
     uri = str(tmp_path / "table")
     lance.write_dataset(ROWS, uri, enable_stable_row_ids=True)
     expected: dict[str, str] = {}

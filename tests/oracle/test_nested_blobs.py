@@ -127,7 +127,7 @@ def test_nested_blobs_open_as_files(
 
 
 @pytest.mark.parametrize("shape", ["list", "list of structs"])
-def test_lists_of_2_1_blobs_are_refused(tmp_path: Path, shape: str) -> None:
+def test_version_2_1_refuses_blob_lists(tmp_path: Path, shape: str) -> None:
     """pylance writes them without the lengths of the lists, and cannot read them back."""
     theirs = written(tmp_path / "t", "2.1", shape, by_extension=False)
     with pytest.raises(Exception, match="External error"):

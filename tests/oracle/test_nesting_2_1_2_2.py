@@ -127,7 +127,7 @@ def check_both_ways(folder: Path, version: FileVersion, array: pa.Array, cut: in
 
 
 @pytest.mark.parametrize("version", [FileVersion.V2_1, FileVersion.V2_2])
-def test_all_null_non_nullable_structs_read_alike(tmp_path: Path, version: FileVersion) -> None:
+def test_null_required_structs_read_alike(tmp_path: Path, version: FileVersion) -> None:
     """Arrow allows null structs whose fields declare no nulls."""
     point = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     arrow = pa.struct([pa.field("a", point, nullable=False)])
@@ -162,7 +162,7 @@ def test_parts_of_null_structs_are_null(tmp_path: Path, version: FileVersion) ->
 @pytest.mark.some_cases(one_in=3)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("count", "rate"), [(1, 0), (700, 0), (700, 0.3), (9, 1)])
-def test_maps_and_lists_of_structs_read_alike(
+def test_maps_and_struct_lists_read_alike(
     tmp_path: Path, name: str, count: int, rate: float
 ) -> None:
     """Version 2.2 added both, and pylance is the judge of their levels."""

@@ -71,7 +71,7 @@ def test_clones_equal_those_of_pylance(uri: str, tmp_path: Path, version: Any) -
 
 
 @pytest.mark.parametrize("by_us", [True, False])
-def test_clones_of_clones_are_written_by_both(uri: str, tmp_path: Path, by_us: bool) -> None:
+def test_both_write_clones_of_clones(uri: str, tmp_path: Path, by_us: bool) -> None:
     """Files then lie in three tables, each behind a base path."""
     open_dataset(uri).shallow_clone(tmp_path / "one", ("dev", None))
     lance.dataset(str(tmp_path / "one")).insert(rows(8))
@@ -168,7 +168,7 @@ def test_nested_clones_outlive_their_sources(uri: str, tmp_path: Path, start: An
         assert sum(len(open_dataset(value).tags.list()) for value in (uri, one, two)) == 3
 
 
-def test_clones_of_unknown_origin_need_no_tag(uri: str, tmp_path: Path) -> None:
+def test_unknown_origins_cannot_be_tagged(uri: str, tmp_path: Path) -> None:
     """Without the origin's version, no tag can protect the files."""
     one = tmp_path / "one"
     lance.dataset(uri).shallow_clone(str(one), 3)

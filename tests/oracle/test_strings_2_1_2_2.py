@@ -138,9 +138,7 @@ def test_requested_encodings_are_written_and_read(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("level", ["-5", "0", "1", "9", "22"])
-def test_levels_of_compression_are_read_by_both(
-    tmp_path: Path, version: FileVersion, level: str
-) -> None:
+def test_both_read_all_compression_levels(tmp_path: Path, version: FileVersion, level: str) -> None:
     """Some levels change the frame that a decoder must understand."""
     table = table_of(metadata_of("zstd", None, compression_level=level), 500)
     path = tmp_path / "ours.lance"

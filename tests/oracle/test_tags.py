@@ -57,7 +57,7 @@ def test_each_side_manages_the_others_tags(uri: str) -> None:
     assert list(theirs.tags.list()) == list(ours.tags.list()) == [consumer]
 
 
-def test_non_ascii_tags_of_pylance_are_read(uri: str) -> None:
+def test_non_ascii_pylance_tags_are_read(uri: str) -> None:
     """Pylance can create such a tag, but cannot list it."""
     theirs, ours = lance.dataset(uri), lance_stream.open_dataset(uri)
     theirs.tags.create("größe", 1)

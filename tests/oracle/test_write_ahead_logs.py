@@ -102,8 +102,8 @@ REFUSED: dict[str, tuple[Change, Change, str]] = {
 
 
 @pytest.mark.parametrize("change", REFUSED)
-def test_changes_unfit_for_logged_rows_are_refused(tmp_path: Path, change: str) -> None:
-    """Readers of the log would see NULL in each row that is only there; pylance refuses them."""
+def test_changes_breaking_logged_rows_are_refused(tmp_path: Path, change: str) -> None:
+    """Readers would see NULL in rows that only the log has; pylance refuses such changes, too."""
     table = LoggedTable(tmp_path / "t")
     ours, pylance, reason = REFUSED[change]
     with pytest.raises(OSError, match="a table with a MemWAL"):
@@ -117,7 +117,7 @@ def test_changes_unfit_for_logged_rows_are_refused(tmp_path: Path, change: str) 
     assert table.rows() == ROWS
 
 
-def test_wider_batches_do_not_widen_logged_columns(tmp_path: Path) -> None:
+def test_batches_cannot_widen_logged_columns(tmp_path: Path) -> None:
     """A sink with `widen_types` casts columns by itself, so it meets the same check."""
     table = LoggedTable(tmp_path / "t")
     wider = SCHEMA.set(1, pa.field("n", pa.int64()))
