@@ -58,7 +58,7 @@ CONDITIONS = [
 @pytest.mark.since_spark("4.0")  # the values are those of ANSI mode, 4.0's default
 @pytest.mark.essential(cases=5)
 @pytest.mark.parametrize("seed", range(5))
-def test_random_expressions_have_the_values_of_spark(spark: Any, seed: int) -> None:
+def test_random_expressions_match_spark(spark: Any, seed: int) -> None:
     """`python -m tests.expressions.against_spark --count 20000` is the long form of this test."""
     with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
         findings = run(spark, seed=random.Random(seed).randrange(1 << 30), count=40)
@@ -110,7 +110,7 @@ def test_every_entry_point_selects_sparks_rows(
     assert ids(lance_stream.open_dataset(by_format)) == others
 
 
-def test_padded_columns_are_recognized_by_their_metadata(spark: Any, tmp_path: Path) -> None:
+def test_metadata_reveals_char_columns(spark: Any, tmp_path: Path) -> None:
     """Spark's schema says STRING, and only the metadata of the field tells that it is a CHAR."""
     pq.write_table(pa.table({"op": ["d  ", "u  "]}), tmp_path / "rows.parquet")
     where = f"USING parquet OPTIONS (path '{tmp_path}')"

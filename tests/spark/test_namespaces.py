@@ -43,7 +43,7 @@ def session(spark: Any, issuing: IssuingNamespace) -> Iterator[Any]:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.server("moto")
-def test_tasks_outlive_the_keys_of_their_stream(session: Any, issuing: IssuingNamespace) -> None:
+def test_tasks_outlive_the_streams_keys(session: Any, issuing: IssuingNamespace) -> None:
     """Tasks get the table's name with the options, and fetch their own keys."""
     sink = lance_sink(table_id="db.t", app_id="a")
     end, batch_id = time.monotonic() + 60, 0

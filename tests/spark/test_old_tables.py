@@ -24,7 +24,7 @@ def rows(start: int, stop: int) -> pa.Table:
     )
 
 
-def test_streams_feed_tables_of_version_0_1(file_stream: Any, tmp_path: Path) -> None:
+def test_streams_write_version_0_1_tables(file_stream: Any, tmp_path: Path) -> None:
     """Old tables keep their file version, pylance must read the appended files, and nulls that the
     version cannot hold must be refused.
     """

@@ -132,7 +132,7 @@ def test_ledgers_keep_their_fingerprints() -> None:
     assert changes.fingerprint == "f501452f6b868b72"
 
 
-def test_the_sink_has_at_most_24_parameters() -> None:
+def test_sink_has_at_most_24_parameters() -> None:
     """Further settings belong in `create_options`, `storage_options` or a function of their own."""
     assert len(inspect.signature(lance_sink).parameters) <= 24
 
@@ -218,7 +218,7 @@ def test_a_path_object_becomes_text() -> None:
     ],
     ids=["pandas", "table", "nothing", "text", "no batch id", "flag"],
 )
-def test_only_micro_batches_with_ids_are_accepted(df: Any, batch_id: Any, message: str) -> None:
+def test_only_micro_batches_are_accepted(df: Any, batch_id: Any, message: str) -> None:
     """Passing pandas rows or the arguments in another order is a likely mistake in a function for
     `foreachBatch`.
     """

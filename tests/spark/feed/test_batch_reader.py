@@ -71,7 +71,7 @@ def test_all_interfaces_refuse_reversed_intervals(uri: str) -> None:
         list(function.eval(uri, second + timedelta(days=1), 1))
 
 
-def test_missing_ends_have_the_remedy_of_the_feed(uri: str) -> None:
+def test_missing_ends_share_the_feeds_remedy(uri: str) -> None:
     """The message must not be that of a load, which has no snapshot to start from."""
     ds = lance_stream.open_dataset(uri).append(pa.table({"id": [2]}))
     ds.cleanup(older_than="0 seconds", retain_versions=1)

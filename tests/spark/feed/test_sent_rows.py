@@ -139,7 +139,7 @@ def test_large_batches_are_left_to_tasks(tmp_path: Path, monkeypatch: pytest.Mon
     ],
     ids=str,
 )
-def test_nulls_that_spark_cannot_copy_are_detected(
+def test_uncopyable_null_items_are_detected(
     kind: pa.DataType, values: list[Any], expected: bool
 ) -> None:
     """Null numbers in lists and maps at any depth, also outside of a slice, are detected."""

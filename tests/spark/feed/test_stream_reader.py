@@ -226,9 +226,7 @@ def test_read_all_available_ignores_limits(ds: Dataset) -> None:
     assert end["version"] == 5
 
 
-def test_pyspark_4_1_limits_later_batches_only(
-    ds: Dataset,
-) -> None:
+def test_limits_apply_after_first_batch(ds: Dataset) -> None:
     """PySpark 4.1 does not pass limits to the first batch of a run, but later batches respect
     them.
     """

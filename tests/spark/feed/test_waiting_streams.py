@@ -142,7 +142,7 @@ def test_workers_receive_readers_of_waiting_streams(tmp_path: Path, without_star
 
 
 @BOTH
-def test_streams_do_not_wait_for_deleted_tables(tmp_path: Path, without_start: bool) -> None:
+def test_deleted_tables_are_not_awaited(tmp_path: Path, without_start: bool) -> None:
     """Waiting is for the first table only, since a new table after a deletion
     has other versions.
     """

@@ -38,7 +38,7 @@ def test_rows_of_small_inputs_are_read() -> None:
 
 
 @pytest.mark.parametrize("num_bytes", [801, None])
-def test_large_or_unknown_work_is_not_begun(num_bytes: int | None) -> None:
+def test_planner_begins_only_small_work(num_bytes: int | None) -> None:
     """The planner must not begin work that is large or of unknown size, since the task would read
     its first rows again.
     """

@@ -108,7 +108,7 @@ def meddling(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> No
     monkeypatch.setattr(maintenance, "rewrite_by_jobs", write)
 
 
-def test_tasks_and_driver_agree_on_row_order(spark: Any, tmp_path: Path) -> None:
+def test_tasks_derive_the_drivers_order(spark: Any, tmp_path: Path) -> None:
     """Driver and tasks derive the order independently (see `compaction.row_order`), and row ids
     follow it.
     """

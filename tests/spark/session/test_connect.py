@@ -38,7 +38,7 @@ class FrameWithoutJava:
 
 
 @pytest.mark.floors
-def test_jobs_of_connect_use_the_public_interface() -> None:
+def test_connect_jobs_use_public_interface() -> None:
     """The server calls `foreachBatch` in a process that has no SparkContext, so functions cannot be
     made columns there.
     """
@@ -75,7 +75,7 @@ def test_sinks_older_than_sessions_are_refused(
 
 
 @pytest.mark.usefixtures("client")
-def test_on_commit_must_be_picklable_for_connect() -> None:
+def test_connect_requires_picklable_on_commit() -> None:
     """A registry of Prometheus cannot be sent to the server, and the error has to say what to use
     instead, before the first batch fails.
     """

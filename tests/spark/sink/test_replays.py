@@ -140,7 +140,7 @@ def test_two_app_ids_may_repeat_rows(file_stream: Any, uri: str) -> None:
         file_stream.forget_newest_commit()
 
 
-def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -> None:
+def test_two_sinks_need_two_app_ids(file_stream: Any, uri: str) -> None:
     """Two sinks with different rules on one batch need two app ids, or the second would be skipped
     as a replay.
     """
@@ -165,7 +165,7 @@ def test_separate_deletes_and_upserts_need_app_ids(file_stream: Any, uri: str) -
     assert ids_of(uri) == [0, 1, 2]
 
 
-def test_replays_are_recognized_in_any_job_group(file_stream: Any, uri: str) -> None:
+def test_job_groups_do_not_hide_replays(file_stream: Any, uri: str) -> None:
     """The sink finds the running query by Spark's job group, which a user's
     function may replace.
     """

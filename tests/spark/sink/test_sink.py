@@ -164,8 +164,8 @@ def test_two_tables_per_batch_are_exact(file_stream: Any, tmp_path: Path) -> Non
     assert versions_of(odd) == versions_of(even) == 3
 
 
-def test_two_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
-    """They hold separate state, but a batch is still written once."""
+def test_sinks_may_share_an_app_id(file_stream: Any, uri: str) -> None:
+    """Two sinks have separate state, but must still write a batch once."""
     file_stream.add(rows(0, 1))
     sinks = [lance_sink(uri, app_id="app"), lance_sink(uri, app_id="app")]
 
@@ -294,7 +294,7 @@ def test_running_streams_do_not_recreate_tables(spark: Any, uri: str) -> None:
     assert ids_of(uri) == [1]
 
 
-def test_an_older_copy_stops_a_running_stream(spark: Any, uri: str) -> None:
+def test_older_copies_stop_running_streams(spark: Any, uri: str) -> None:
     """The copy lacks the rows of later batches, which Spark does not repeat."""
     sink = lance_sink(uri, app_id="a")
     sink(spark.createDataFrame([(1,)], "id long"), 3)
@@ -478,9 +478,7 @@ def test_uncollectable_batches_are_written_by_tasks(
     assert ids_of(uri) == list(range(20))
 
 
-def test_only_size_refusals_fall_back_to_tasks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_size_refusals_use_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only Spark's refusal of a large result may lead to another attempt by tasks; any other error
     is the user's.
     """
@@ -522,7 +520,7 @@ def test_slow_batches_keep_their_tasks(
 # --- columns and types
 
 
-def test_names_may_have_backticks_but_no_dots(spark: Any, uri: str) -> None:
+def test_names_allow_backticks_not_dots(spark: Any, uri: str) -> None:
     """The format separates the names of nested fields by dots, so such a column could never be
     selected.
     """
@@ -639,7 +637,7 @@ def test_types_that_spark_lacks_are_restored(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.essential
-def test_values_out_of_range_name_their_column(spark: Any, uri: str) -> None:
+def test_unfit_values_name_their_column(spark: Any, uri: str) -> None:
     """A cast that wraps or truncates would store wrong values silently."""
     lance_stream.create_dataset(
         uri, pa.schema([("u8", pa.uint8()), ("vector", pa.list_(pa.float32(), 2))])

@@ -77,7 +77,7 @@ def test_compaction_by_tasks_changes_no_row(spark: Any, ds: lance_stream.Dataset
     assert verify(result.table) == []
 
 
-def test_task_errors_keep_class_and_leave_nothing(spark: Any, ds: lance_stream.Dataset) -> None:
+def test_failed_tasks_leave_no_files(spark: Any, ds: lance_stream.Dataset) -> None:
     """The sink decides by the class of an error whether to retry, and a failed attempt must not
     leave files.
     """

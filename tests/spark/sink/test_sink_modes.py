@@ -613,7 +613,7 @@ def test_new_columns_are_added_on_request(spark: Any, uri: str, mode: str) -> No
 @pytest.mark.parametrize(
     ("mode", "renamed"), [("upsert", "id"), ("upsert", "lsn"), ("apply_changes", "id")]
 )
-def test_renamed_keys_and_sequences_stop_the_sink(
+def test_renamed_keys_and_sequences_stop_sinks(
     spark: Any, uri: str, mode: str, renamed: str
 ) -> None:
     """If the sink added the column again, rows would be inserted twice, or replaced by older

@@ -58,7 +58,7 @@ def rows_of(uri: str) -> pa.Table:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.essential
-def test_changes_in_any_order_build_one_history(spark: Any, uri: str, seed: int) -> None:
+def test_change_order_does_not_alter_history(spark: Any, uri: str, seed: int) -> None:
     """AUTO CDC promises the same history for any order and division of the changes, and for a
     replay of the last batch.
     """
@@ -175,7 +175,7 @@ def test_type_1_remembers_deletes_forever(spark: Any, uri: str) -> None:
 
 
 @pytest.mark.spark
-def test_new_columns_are_added_to_a_history(spark: Any, uri: str) -> None:
+def test_new_columns_extend_a_history(spark: Any, uri: str) -> None:
     """Closed rows of the history get nulls, and the new row continues the same history."""
     sink = sink_of(uri, schema_evolution="add_columns")
     feed(spark, sink, 0, Change(1, "Ulm", "x", 1, "u"))
@@ -264,13 +264,13 @@ def test_invalid_dimension_arguments_are_refused(arguments: dict[str, Any], mess
         auto_cdc_sink("/somewhere", **{"stored_as_scd_type": 2, **ARGUMENTS, **arguments})
 
 
-def test_type_may_be_text_as_in_spark() -> None:
+def test_scd_type_may_be_text() -> None:
     """Spark's own function accepts both a number and text."""
     assert "stored_as_scd_type=2" in repr(sink_of("/somewhere", "2"))  # type: ignore[arg-type]  # a text is taken
 
 
 @pytest.mark.parametrize("mode", ["scd1", "scd2", "cdc", "SCD"])
-def test_modes_of_other_sinks_name_auto_cdc(mode: str) -> None:
+def test_scd_modes_recommend_auto_cdc(mode: str) -> None:
     """Changes that arrive in any order have a function of their own."""
     with pytest.raises(InvalidInputError, match=r"foreachBatch\(auto_cdc_sink\("):
         lance_sink("/somewhere", mode=mode)

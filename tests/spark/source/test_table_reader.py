@@ -98,7 +98,7 @@ def test_system_columns_can_be_selected(session: Any, uri: str) -> None:
     }
 
 
-def test_filters_may_use_row_ids_and_versions(session: Any, uri: str) -> None:
+def test_lineage_filters_prune_partitions(session: Any, uri: str) -> None:
     """Such filters have to prune fragments, since users read recent changes with them."""
     created = "_row_created_at_version > 2 AND _row_created_at_version <= 3"
     df = load(session, uri, filter=created, columns="id")

@@ -186,7 +186,7 @@ def test_rows_without_a_column_are_refused(spark: Any, uri: str, mode: str) -> N
 
 
 @pytest.mark.since_spark("4.0")
-def test_the_format_refuses_rows_without_a_column(tmp_path: Path) -> None:
+def test_format_refuses_rows_without_columns(tmp_path: Path) -> None:
     """The format as a writer has its own entry point and must refuse such rows before it creates a
     directory.
     """

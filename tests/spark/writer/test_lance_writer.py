@@ -375,7 +375,7 @@ def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
     assert files_of(uri) == files_named(uri)
 
 
-def test_new_queries_need_a_new_app_id(uri: str) -> None:
+def test_new_queries_need_new_app_ids(uri: str) -> None:
     """A query with a new checkpoint counts its batches from zero, so under the old app id its rows
     would be taken for replays and be lost.
     """
@@ -480,7 +480,7 @@ def test_the_sink_continues_the_formats_stream(session: Any, file_stream: Any, u
 
 
 @pytest.mark.since_spark("4.1")
-def test_new_checkpoints_need_a_new_app_id(
+def test_new_checkpoints_need_new_app_ids(
     session: Any, file_stream: Any, uri: str, tmp_path: Path
 ) -> None:
     """An `appId` that outlives its checkpoint would make new batches look like replays."""

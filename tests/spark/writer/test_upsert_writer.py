@@ -422,7 +422,7 @@ def test_keys_and_sequences_are_not_added(
     assert lance_stream.open_dataset(uri).version == 2
 
 
-def test_new_queries_need_a_new_app_id(uri: str) -> None:
+def test_new_queries_need_new_app_ids(uri: str) -> None:
     """A new checkpoint counts its batches from zero, and under the old app id their rows would be
     lost as replays.
     """
