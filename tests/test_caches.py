@@ -28,7 +28,7 @@ def test_the_sum_of_sizes_is_bounded() -> None:
     assert [key for key, _ in cache.items()] == ["b", "c"]
 
 
-def test_values_that_grew_too_large_are_dropped() -> None:
+def test_oversized_values_evict_the_old() -> None:
     """Keeping the old value under its key would return stale data."""
     cache: Cache[str, bytes] = Cache(10, len)
     cache.put("a", b"old")

@@ -38,7 +38,7 @@ def test_the_navigation_has_every_page() -> None:
     assert [page for page in pages - listed if page not in navigation] == []
 
 
-def test_programs_with_spark_set_the_workers_python() -> None:
+def test_spark_programs_set_worker_python() -> None:
     """Otherwise a copied program fails unless its environment is activated."""
     with_session = [path for path in DOCUMENTS if "SparkSession.builder" in path.read_text()]
     assert len(with_session) > 5

@@ -131,7 +131,7 @@ def test_background_work_reports_under_locks(monkeypatch: pytest.MonkeyPatch) ->
     assert (costs, outcomes) == (set(), set())
 
 
-def test_one_round_at_a_time_is_derived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derivation_rounds_hold_a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rounds of one derivation would compute the same rows, and one of the commits would be
     refused.
     """

@@ -20,7 +20,7 @@ def containing(pattern: str) -> set[Path]:
 
 
 @pytest.mark.parametrize("marker", ["recipes", "cluster"])
-def test_targets_name_the_folders_of_marked_tests(marker: str) -> None:
+def test_targets_name_marked_test_folders(marker: str) -> None:
     """Other targets skip these tests, and their own target names the folders that it runs."""
     command = re.search(rf"-m pytest .*-m {marker} (.*)", (ROOT / "Makefile").read_text())
     assert command is not None
@@ -31,14 +31,14 @@ def test_targets_name_the_folders_of_marked_tests(marker: str) -> None:
     assert [root for root in roots if not any(path.is_relative_to(root) for path in marked)] == []
 
 
-def test_tests_of_other_packages_are_marked_as_recipes() -> None:
+def test_tests_of_other_packages_are_recipes() -> None:
     """`need` skips a test, except in the environment of `make test-recipes`."""
     needing = containing(r"from tests\.recipes import .*\bneed\b")
     assert len(needing) > 5
     assert needing - containing(r"\bmark\.recipes\b") == set()
 
 
-def test_other_tests_skip_for_no_missing_package() -> None:
+def test_other_tests_require_their_packages() -> None:
     """`importorskip` skips in every target, so it is for packages of the extra dev only."""
     pattern = re.compile(r"importorskip\(\s*\"([\w.]+)\"")
     modules = {module for text in TEXTS.values() for module in pattern.findall(text)}

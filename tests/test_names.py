@@ -1,4 +1,4 @@
-"""Names are nouns and verbs of the field, not participles and pronouns."""
+"""Names are nouns and verbs of the field, and those of tests are short sentences."""
 
 import ast
 import re
@@ -49,6 +49,9 @@ FORBIDDEN = frozenset(
 TERMS = ("at_least", "at_most", "in_place", "not_found")
 """Terms that contain a forbidden word: bounds, an update in place, and `NotFoundError`."""
 
+MAX_WORDS = 6
+"""Words in the name of a test after `test`."""
+
 
 def words_of(name: str) -> list[str]:
     """Return the words of a name in snake case, camel case or capitals."""
@@ -72,15 +75,17 @@ def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def forbidden_names(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the line and name of each definition with a forbidden word in its name.
+    """Yield the line and name of each definition whose name has a forbidden word.
 
-    `left` is a noun next to `right`.
+    `left` is a noun next to `right`. The name of a test is a sentence, which may say "each" and
+    "found", but not too many words.
     """
     names = list(names_in(ast.parse(source)))
     has_right = any("right" in words_of(name) for _, name in names)
     forbidden = FORBIDDEN - {"left"} if has_right else FORBIDDEN
     for line, name in names:
-        if not forbidden.isdisjoint(words_of(name)):
+        is_test = name.startswith("test_")
+        if name.count("_") > MAX_WORDS if is_test else forbidden & {*words_of(name)}:
             yield line, name
 
 
@@ -102,31 +107,31 @@ def modules() -> dict[str, list[Path]]:
 
 @pytest.mark.parametrize(("folder", "paths"), modules().items(), ids=modules())
 def test_names_are_nouns_and_verbs(folder: str, paths: list[Path]) -> None:
-    """A reader of `for each in found` has to look up what both stand for.
-
-    Only the name of a test is a sentence, which may say "each" and "found".
-    """
+    """A reader of `for each in found` has to look up what both stand for."""
     names = [
         f"{path.relative_to(ROOT)}:{line} {name}"
         for path in paths
         for line, name in forbidden_names_of(path)
-        if line == 0 or not name.startswith("test_")
     ]
     assert names == [], folder
 
 
 def test_forbidden_names_are_noticed() -> None:
-    """Every definition is checked, including the words of compound names."""
+    """Every definition is checked: the words of compound names, and the length of test names."""
     source = (
         "class KeptPages:\n"
         "    own_size: int\n"
         "    def _held(self, wanted_bytes, *, size):\n"
         "        for each in wanted_bytes:\n"
         "            self._known = left = (found := each)\n"
+        "def test_each_name_states_what_was_found(): ...\n"
+        "def test_this_name_has_one_word_too_many(): ...\n"
     )
-    assert Counter(name for _, name in forbidden_names(source)) == Counter(
-        ("KeptPages", "own_size", "_held", "wanted_bytes", "each", "_known", "left", "found")
+    names = (
+        "KeptPages own_size _held wanted_bytes each _known left found "
+        "test_this_name_has_one_word_too_many"
     )
+    assert Counter(name for _, name in forbidden_names(source)) == Counter(names.split())
 
 
 def test_terms_of_the_field_are_allowed() -> None:

@@ -10,7 +10,7 @@ from lance_stream.read.indices.candidates import candidate_rows
 from tests.benchmarks.test_benchmarks import run
 
 
-def test_ratios_are_to_pylance_and_to_scans(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_compare_with_pylance_and_scans(capsys: pytest.CaptureFixture[str]) -> None:
     """Swapped contenders would turn a loss into a gain."""
     show("one", dict(zip(CONTENDERS, (0.002, 0.01, 0.001, 0.005), strict=True)))
     output = capsys.readouterr().out

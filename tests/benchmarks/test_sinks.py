@@ -95,8 +95,8 @@ def test_bars_are_drawn_to_scale() -> None:
     assert "a &lt;rival&gt;" in svg
 
 
-def test_first_batches_are_compared_with_an_empty_sink() -> None:
-    """What Spark itself needs to start must not be taken for a cost of the sink."""
+def test_first_batches_compare_with_noop_sink() -> None:
+    """Spark's own startup time must not be reported as a cost of the sink."""
     seconds = {"noop": [[2.0, 0.1, 0.1, 0.1]], "append": [[3.0, 9.0, 0.2, 0.2]]}
     assert report(seconds) == [
         "noop     first   2000 ms, warm   100 ms: 20.0 x",

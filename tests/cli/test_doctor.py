@@ -120,10 +120,10 @@ def test_missing_requirements_are_failures(
     assert message in checks[name][1]
 
 
-def test_an_unset_workers_python_is_a_warning(
+def test_unset_worker_python_is_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program may set the variable itself, as that of the quickstart does."""
+    """A program may set the variable itself, as the quickstart does."""
     monkeypatch.delenv("PYSPARK_PYTHON")
     monkeypatch.setattr(machine.pythons, "find_problem", lambda _: "Spark would use another")
     code, checks = diagnose(capsys)

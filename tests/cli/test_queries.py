@@ -58,7 +58,7 @@ def test_head_prints_the_first_rows(ds: Dataset, capsys: pytest.CaptureFixture[s
     assert printed(capsys, "head", ds.uri, "--version", "1", "-n", "5")[3]["id"] == 3
 
 
-def test_tables_of_few_rows_have_one_width(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_align_across_batches(ds: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows arrive in several batches, and columns must be aligned across them."""
     assert (
         program.main(["query", ds.uri, "--where", "id > 95", "-n", "20", "--columns", "id,name"])

@@ -133,7 +133,7 @@ def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> Non
     assert width < 80 or header.split()[:2] == ["id", "city"]
 
 
-def test_the_change_columns_are_left_out_last(ds: Dataset) -> None:
+def test_change_columns_are_omitted_last(ds: Dataset) -> None:
     """Changes are meaningless without their type and version."""
     screen = on_terminal("changes", ds.uri, width=60)
     assert {"_change_type", "_commit_version"} <= set(screen.lines[1].split())
@@ -153,7 +153,7 @@ def test_long_values_fill_the_available_width(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("longest", [5, 40, 41, 80])
-def test_long_vectors_are_cut_like_their_text(longest: int) -> None:
+def test_long_values_are_cut_like_text(longest: int) -> None:
     """Formatting a long vector completely takes seconds, so the shortcut must
     give the same text.
     """
@@ -197,7 +197,7 @@ LONG = [
 
 @pytest.mark.floors
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
-def test_progress_is_for_people_and_leaves_nothing(words: list[str], ds: Dataset) -> None:
+def test_progress_is_erased_from_the_terminal(words: list[str], ds: Dataset) -> None:
     """Progress goes to the terminal even if the result goes to a pipe, and is erased at the end."""
     screen = on_terminal(*with_uri(ds, words), has_piped_output=True)
     assert screen.code == 0

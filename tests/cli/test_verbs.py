@@ -300,7 +300,7 @@ def test_following_survives_renamed_columns(
     assert [row["name"] for row in objects(out)] == ["n77"]
 
 
-def test_following_stops_when_a_column_is_dropped(
+def test_dropped_columns_stop_following(
     run: Run, ds: Dataset, naps: list[Callable[[], object]]
 ) -> None:
     """Printing nulls for a dropped column would go unnoticed in a pipe."""
@@ -309,7 +309,7 @@ def test_following_stops_when_a_column_is_dropped(
     assert (code, "column 'name' no longer exists" in err) == (2, True)
 
 
-def test_changes_have_columns_of_their_last_version(run: Run, ds: Dataset) -> None:
+def test_changes_have_the_last_versions_columns(run: Run, ds: Dataset) -> None:
     """Columns that were dropped or cast after the interval belong to it."""
     expected = ds.changes(0, 3).read_all()["name"].to_pylist()
     ds.alter_columns({"path": "name", "data_type": pa.large_string()}).drop_columns(["name"])
@@ -863,7 +863,7 @@ def test_the_poll_interval_is_validated(
 
 
 @pytest.mark.parametrize("name", ["3", "007", "2026-11-05"])
-def test_tags_that_look_like_versions_are_reached(run: Run, ds: Dataset, name: str) -> None:
+def test_prefix_reaches_tags_resembling_versions(run: Run, ds: Dataset, name: str) -> None:
     """A number or time takes precedence, so such tags need the prefix `tag:`, which the error
     mentions.
     """

@@ -16,7 +16,7 @@ from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, n
 
 
 @pytest.mark.parametrize("changed", [{2, 13}, set(range(6)) | {13}], ids=["moved", "in place"])
-def test_rows_with_changed_inputs_get_no_values(tmp_path: Path, changed: set[int]) -> None:
+def test_changed_inputs_get_no_values(tmp_path: Path, changed: set[int]) -> None:
     """The values of moved rows are still valid; those of changed inputs are not."""
     uri = new_table(tmp_path, (0, 6), (6, 12), (12, 18), (18, 24))
 

@@ -323,7 +323,7 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
     assert num_accepted
 
 
-def test_parts_of_structured_arrays_keep_their_unit() -> None:
+def test_structured_array_fields_keep_their_unit() -> None:
     """As plain numbers, a nanosecond would become a microsecond."""
     rows = np.array([(np.datetime64(1, "ns"),)], [("t", "M8[ns]")])
     assert returned([rows], pa.list_(POINT_OF_TIME)) == [[{"t": pd.Timestamp(1)}]]
@@ -388,9 +388,7 @@ CONTAINERS: list[tuple[Any, Any, Any]] = [
         (None, pa.int8(), None),
     ],
 )
-def test_values_are_stored_alike_in_all_containers(
-    value: Any, kind: pa.DataType, expected: Any
-) -> None:
+def test_containers_do_not_change_values(value: Any, kind: pa.DataType, expected: Any) -> None:
     """A function may return its values one by one, or in lists, dicts and pairs."""
     for contain, kind_of_column, stored in CONTAINERS:
         assert returned(contain(value), kind_of_column(kind)) == [stored(expected)]

@@ -70,8 +70,8 @@ def test_nobody_waits_for_a_stopped_query() -> None:
     assert time.monotonic() - start < 20
 
 
-def test_queries_stopped_while_waiting_are_not_idle() -> None:
-    """It has computed rows, and has not checked whether there are more."""
+def test_stopped_queries_are_not_idle() -> None:
+    """A query that was stopped after computing rows has not checked for more."""
     stopping = threading.Event()
 
     def follow(_version: int | None) -> tuple[DerivedCommit | None, int]:

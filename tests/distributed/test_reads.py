@@ -78,7 +78,7 @@ def test_tasks_read_the_feed_rows(
     assert selected.version == 5
 
 
-def test_intervals_begin_after_a_tag_or_at_a_time(ds: lance_stream.Dataset) -> None:
+def test_tags_and_times_start_intervals(ds: lance_stream.Dataset) -> None:
     """The ends of an interval are those of `Dataset.changes`; the tag may move between tasks."""
     ds.tags.create("done", 2)
     moment = ds.checkout(3).timestamp

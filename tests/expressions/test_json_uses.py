@@ -67,7 +67,7 @@ STORED = to_arrow(
         ("m['k'] = 'x'", "m['k']"),
     ],
 )
-def test_values_of_json_are_refused_by_name(text: str, part: str) -> None:
+def test_json_values_are_refused_by_name(text: str, part: str) -> None:
     """An expression would see binary JSON, and its text or length is never what was meant."""
     for parse in (parse_predicate, parse_value):
         with pytest.raises(InvalidInputError, match="can only test it with IS NULL") as caught:
@@ -184,10 +184,10 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_refuses_bytes_and_extracts_parts(
+def test_entry_points_tell_json_from_bytes(
     ds: Dataset, door: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each binds its text to columns of its own, so each could lose what tells JSON from bytes."""
+    """Every entry point binds expressions to its own columns and could lose the mark of JSON."""
     with pytest.raises(InvalidInputError, match="which is JSON: the table stores binary JSON"):
         DOORS[door](ds, "length({0}) = 3", capsys)
     assert lance_stream.open_dataset(ds.uri).version == ds.version

@@ -377,7 +377,7 @@ def test_a_parsed_expression_keeps_its_text() -> None:
     assert parse_expression("a  >  5").text == "a  >  5"
 
 
-def test_long_lists_are_parsed_in_linear_time() -> None:
+def test_long_lists_parse_in_linear_time() -> None:
     """A filter may list the ids of a whole batch."""
 
     def seconds(num_members: int) -> float:

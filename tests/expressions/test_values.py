@@ -354,7 +354,7 @@ def test_values_are_those_of_spark(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", VALUES)
-def test_values_do_not_depend_on_other_rows(text: str) -> None:
+def test_values_ignore_other_rows(text: str) -> None:
     """A batch may have no rows, be a slice of a larger one, and have rows with nulls or other
     values beside each row.
     """
@@ -388,7 +388,7 @@ def test_values_do_not_depend_on_other_rows(text: str) -> None:
         ("coalesce(day, NULL)", pa.date32()),
     ],
 )
-def test_one_of_several_values_has_their_type(text: str, arrow: pa.DataType) -> None:
+def test_coalesce_and_nullif_have_common_type(text: str, arrow: pa.DataType) -> None:
     """A column that is added by an expression has the expression's type."""
     assert evaluate(parse_value(text, SCHEMA), BATCH).type == arrow
 
@@ -422,7 +422,7 @@ def test_one_of_several_values_has_their_type(text: str, arrow: pa.DataType) -> 
         ("l[3]", "no item at that position"),
     ],
 )
-def test_values_that_do_not_fit_are_errors(text: str, why: str) -> None:
+def test_impossible_results_are_errors(text: str, why: str) -> None:
     """Spark fails for such rows in ANSI mode, its default."""
     with pytest.raises(InvalidInputError, match=why):
         value_of(text)
@@ -629,7 +629,7 @@ def test_columns_may_be_named_like_keywords(text: str, expected: str) -> None:
     assert evaluate(parse_value(text, batch.schema), batch)[0].as_py() == expected
 
 
-def test_names_in_another_case_must_be_unambiguous() -> None:
+def test_names_resolve_unless_case_is_ambiguous() -> None:
     """Spark resolves names regardless of case, but a guess between two columns could read the
     wrong one.
     """
@@ -670,7 +670,7 @@ def test_a_statement_has_one_current_time() -> None:
 
 
 @pytest.mark.floors
-def test_items_behind_null_lists_are_no_items() -> None:
+def test_items_under_null_lists_are_ignored() -> None:
     """Arrow's layout lets a null list, and a slice, have items that no row has."""
     items = pa.array([1, 2, 3, 4, 5, 6], pa.int32())
     offsets = pa.array([0, 2, 4, 6], pa.int32())

@@ -56,7 +56,7 @@ def test_versions_show_what_they_changed(ds: Dataset) -> None:
     ]
 
 
-def test_after_is_exclusive_and_through_is_inclusive(ds: Dataset) -> None:
+def test_after_is_exclusive_through_inclusive(ds: Dataset) -> None:
     """A consumer passes the version that it has as `after` and must not get its changes again."""
     assert feed(ds, 2, 3) == [(3, "delete", 1)]
     assert feed(ds, 3, 3) == []

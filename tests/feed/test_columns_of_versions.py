@@ -78,7 +78,7 @@ def test_reused_names_are_other_columns(uri: str) -> None:
     assert images(ds, "x") == [(2, "insert", None)]
 
 
-def test_reused_ids_after_restores_are_other_columns(uri: str) -> None:
+def test_reused_field_ids_are_different_columns(uri: str) -> None:
     """A restore resets the counter of field ids, so an id can be reused for another column."""
     ds = lance_stream.open_dataset(uri).add_columns(pa.field("z", pa.string()))
     two = pa.Table.from_pylist([{"id": 2, "x": 20, "z": "text"}], ds.schema)

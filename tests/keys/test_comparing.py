@@ -145,7 +145,7 @@ def test_values_python_lacks_can_be_shown(value: pa.Scalar, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_ranks_are_dense_and_zero_for_nulls(name: str) -> None:
+def test_dense_ranks_are_zero_for_nulls(name: str) -> None:
     """Ranks of several columns are combined, and 0 means null."""
     kind, values = TYPES[name]
     column = _array(values, kind)

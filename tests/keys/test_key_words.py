@@ -52,7 +52,7 @@ def test_words_distinguish_strings_at_any_offset(texts: list[str]) -> None:
 
 
 @given(keys_and_rows(), st.integers(0, 3))
-def test_hashes_are_equal_for_equal_keys_only(
+def test_only_equal_keys_share_hashes(
     drawn_keys: tuple[list[pa.Array], list[pa.Array]], start: int
 ) -> None:
     """Conflicts between writers are found by these hashes, so slices and types must not influence

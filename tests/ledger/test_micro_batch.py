@@ -13,7 +13,7 @@ texts = st.text(st.characters(exclude_categories=("Cs",)), min_size=1)
 
 
 @pytest.mark.parametrize("batch_id", [-1, 1 << 63])
-def test_batch_ids_out_of_range_are_refused(batch_id: int) -> None:
+def test_invalid_batch_ids_are_refused(batch_id: int) -> None:
     """An entry of the ledger could not store them."""
     with pytest.raises(InvalidInputError, match="batch ids start at 0"):
         MicroBatch("app", batch_id)

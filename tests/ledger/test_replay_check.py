@@ -224,9 +224,7 @@ def test_claimed_versions_are_not_replays(
     assert ids_of(table) == [1, 1, 2, 2, 3]
 
 
-def test_ambiguous_rows_under_new_names_are_refused(
-    table: TableVersion,
-) -> None:
+def test_renamed_sinks_refuse_ambiguous_rows(table: TableVersion) -> None:
     """If the plan may give different rows, they could be a replay or another sink's rows."""
     take_in(table, 4, rows(1, 2))
     with pytest.raises(OtherBatchError, match="start the query once as it was"):
@@ -235,7 +233,7 @@ def test_ambiguous_rows_under_new_names_are_refused(
     assert ids_of(table) == [1, 2]
 
 
-def test_two_app_ids_write_each_row_once(table: TableVersion) -> None:
+def test_two_app_ids_write_rows_once(table: TableVersion) -> None:
     """This is the remedy that the error recommends, so it has to work."""
     take_in(table, 0, rows(1))
     with pytest.raises(OtherBatchError, match="give the sink that failed now its own app_id"):

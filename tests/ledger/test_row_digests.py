@@ -272,7 +272,7 @@ def test_values_under_nulls_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("item", [pa.string(), pa.large_binary(), pa.binary(2), pa.int8()])
-def test_values_outside_a_slice_do_not_count(item: pa.DataType) -> None:
+def test_digests_ignore_values_outside_slices(item: pa.DataType) -> None:
     """Arrow's slices keep the bytes of all rows, even if no value of theirs is in the slice."""
     text = [b"ab", b"cd"] if item != pa.int8() else [1, 2]
     items = pa.array([text, [], [], None], pa.list_(item))

@@ -104,7 +104,7 @@ def test_forgotten_batches_are_compared_by_rules() -> None:
     assert verdicts[Contents.OTHER_RULES] is Verdict.NEW
 
 
-def test_other_rows_are_compared_with_the_same_batch() -> None:
+def test_refusals_quote_the_same_batch() -> None:
     """Later batches have other numbers of rows, which would send the user to the wrong batch."""
     newest = replace(ENTRY, batch_id=5, version=11, num_rows=77)
     match = Match(Standing.EARLIER, "app", newest, ENTRY, (newest, ENTRY))

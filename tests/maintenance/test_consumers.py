@@ -96,7 +96,7 @@ def test_dropped_consumers_are_forgotten(ds: Dataset) -> None:
         drop_consumer(ds.table.refs, "totals")
 
 
-def test_initial_holds_do_not_clash_with_consumers(ds: Dataset) -> None:
+def test_initial_holds_and_consumers_stay_separate(ds: Dataset) -> None:
     """The hold of a first snapshot has a suffix that a consumer's own name may also have."""
     refs = ds.table.refs
     record_progress(refs, "x.snapshot", 3)

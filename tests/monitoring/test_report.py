@@ -223,7 +223,7 @@ def test_reports_grow_slowly_with_versions() -> None:
     assert grown < 600  # bytes for each version
 
 
-def test_reports_can_be_limited_to_newest_versions(ds: Dataset) -> None:
+def test_limited_reports_show_newest_versions(ds: Dataset) -> None:
     """Long histories are slow to read, and the page must say that it leaves some out."""
     report = ds.report(2)
     assert [version.info.version for version in report.series.versions] == [

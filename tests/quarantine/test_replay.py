@@ -192,8 +192,8 @@ def states_of(uri):
 
 
 @pytest.mark.parametrize("reader", ["list", "replay", "next batch", "good batch", "same batch"])
-def test_rows_of_killed_sinks_reach_the_quarantine(uri: str, reader: str) -> None:
-    """A sink dies between its commit and the quarantine's, and whoever comes next completes it."""
+def test_quarantine_completes_after_killed_sinks(uri: str, reader: str) -> None:
+    """A sink may die between its commit and the quarantine's, and the next process completes it."""
     take_in(uri, 0, bad(1))
     take_in(uri, 1, bad(2), dies="committed")
     assert num_quarantined(uri) == 1
@@ -258,7 +258,7 @@ def test_forgotten_streams_quarantine_rows_again(uri: str) -> None:
 
 
 @pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
-def test_rows_of_former_tables_are_never_replayed(uri, batches):
+def test_rows_of_replaced_tables_stay_stale(uri, batches):
     """The table is re-created under the same app id while its quarantine remains."""
     for number in range(4):
         take_in(uri, number, bad(number + 1))
@@ -421,9 +421,7 @@ def test_killed_replays_are_repeated_safely(
     assert num_quarantined(uri) == 0
 
 
-def test_replays_missing_from_the_ledger_count_once(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forgotten_replays_are_not_repeated(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One replay dies after its commit, another one commits, and then nobody replays for a long
     time.
     """
@@ -561,7 +559,7 @@ def test_other_tables_are_no_quarantine(uri: str, name: str, problem: str) -> No
             act(uri)
 
 
-def test_few_columns_of_a_quarantine_may_be_null(uri: str) -> None:
+def test_quarantine_has_two_nullable_columns(uri: str) -> None:
     """A reason may concern no single column, and most rows were never replayed."""
     take_in(uri, 0, bad(1))
     schema = lance_stream.open_dataset(quarantine_uri(uri)).schema

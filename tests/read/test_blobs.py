@@ -115,7 +115,7 @@ def test_side_file_names_reverse_their_bits() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_blob_files_read_only_what_is_requested(
+def test_blob_files_read_requested_bytes(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Readers of a video need parts of it; all of it would not fit into memory."""
@@ -207,7 +207,7 @@ def test_changed_blobs_are_in_the_feed(tmp_path: Path, version: str) -> None:
 @pytest.mark.floors
 @pytest.mark.parametrize("first", [0, 1, 3, 4])
 @pytest.mark.parametrize("form", ["binary", "struct"])
-def test_blobs_can_be_written_in_other_forms(tmp_path: Path, form: str, first: int) -> None:
+def test_binary_and_struct_blobs_round_trip(tmp_path: Path, form: str, first: int) -> None:
     """Slices are written correctly, although `if_else` of some Arrow releases corrupts them."""
     ds = lance_stream.create_dataset(tmp_path / "t", schema_of(), "2.2")
     blobs = pa.array(VALUES, pa.binary())
@@ -250,7 +250,7 @@ def test_failed_writes_leave_no_side_file(tmp_path: Path) -> None:
     assert not list((tmp_path / "t").rglob("*.lance"))
 
 
-def test_side_files_are_deleted_with_data_files(tmp_path: Path) -> None:
+def test_deleted_fragments_leave_no_side_files(tmp_path: Path) -> None:
     """If the write fails later, no file references them."""
     from lance_stream.write.fragments import delete_files, write_fragments, write_target
 
@@ -317,9 +317,7 @@ def test_large_blobs_leave_the_batch(tmp_path: Path) -> None:
     ],
     ids=["numbers", "lists", "threshold"],
 )
-def test_columns_that_cannot_hold_blobs_are_refused(
-    tmp_path: Path, field: pa.Field, match: str
-) -> None:
+def test_invalid_blob_columns_are_refused(tmp_path: Path, field: pa.Field, match: str) -> None:
     """A blob column of another type or in a list could be written, but not read."""
     with pytest.raises(InvalidInputError, match=match):
         lance_stream.create_dataset(tmp_path / "t", pa.schema([field]), "2.2")
@@ -494,7 +492,7 @@ def test_remote_tables_cannot_name_local_files() -> None:
         blob_locations.blob_locations(rows, file, ds.table.files)
 
 
-def test_sizes_of_nested_blobs_add_up_per_row() -> None:
+def test_nested_blob_sizes_add_up() -> None:
     """Batches of nested blobs are as large as those of plain ones. A description may state any
     size, and a slice has other rows' items before it.
     """

@@ -127,7 +127,7 @@ def test_fields_missing_in_files_are_null(ds: Dataset) -> None:
     ],
     ids=str,
 )
-def test_struct_fields_in_no_file_are_null(
+def test_fields_in_no_file_are_null(
     ds: Dataset, columns: list[str], expected: dict[str, list[object]]
 ) -> None:
     """The struct around the field keeps its nulls."""
@@ -139,7 +139,7 @@ def test_struct_fields_in_no_file_are_null(
 
 
 @pytest.mark.floors
-def test_fixed_size_list_fields_may_be_missing() -> None:
+def test_missing_fixed_list_fields_are_null() -> None:
     """The field is null, the lists are not."""
     point = pa.struct([("x", pa.int8()), ("y", pa.int8())])
     schema = pa.schema([("id", pa.int64()), ("p", pa.list_(point, 2))])

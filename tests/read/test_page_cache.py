@@ -112,7 +112,7 @@ def test_small_batches_are_not_requests(service: ObjectService, batch_size: int)
     assert num_bytes < 1.15 * 2 * FILE_BYTES
 
 
-def test_late_parts_of_a_file_share_their_pages(service: ObjectService) -> None:
+def test_late_batches_share_their_pages(service: ObjectService) -> None:
     """Tasks that share a large fragment begin in its middle, and their batches share pages, too."""
     ds = table_of(numbers(NUM_ROWS), num_files=1)
     (unit,) = plan_scan(ds.table, batch_size=500)
@@ -313,7 +313,7 @@ def test_rows_far_apart_are_read_separately() -> None:
     assert file.requested == [*ranges, ByteRange(4096, 5_000_000)]
 
 
-def test_overlapping_pages_are_read_as_they_are() -> None:
+def test_overlapping_pages_bypass_the_cache() -> None:
     """Pages of damaged or foreign files may overlap, where the cache could not tell whose bytes it
     holds.
     """

@@ -70,7 +70,7 @@ def test_scans_return_live_rows_in_order(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1000, 4097])
-def test_any_batch_size_gives_the_same_rows(ds: Dataset, batch_size: int) -> None:
+def test_batch_sizes_do_not_change_rows(ds: Dataset, batch_size: int) -> None:
     """Batches that end inside pages, or around deleted rows, are where rows get lost
     or repeated.
     """

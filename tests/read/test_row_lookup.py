@@ -106,7 +106,7 @@ def test_tables_of_scattered_ids_are_indexed(
     assert "row_id_index" in table.table.__dict__
 
 
-def test_duplicate_ids_of_live_rows_are_refused(tmp_path: Path) -> None:
+def test_duplicate_live_ids_are_corrupt(tmp_path: Path) -> None:
     """A row id identifies one row, and a choice between two would hide the damage."""
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
     ds = ds.append(rows(np.arange(10), 0)).append(rows(np.arange(10), 0))

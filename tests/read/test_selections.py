@@ -19,9 +19,7 @@ from lance_stream.read.selections import batch_bounds
         ([], 0, [0, 0]),
     ],
 )
-def test_batches_end_with_pages_of_a_quarter(
-    page_starts: list[int], stop: int, bounds: list[int]
-) -> None:
+def test_batches_end_at_page_bounds(page_starts: list[int], stop: int, bounds: list[int]) -> None:
     """Smaller batches cost calls, and a page that two batches share is decoded twice."""
     assert batch_bounds(0, stop, np.array(page_starts, np.int64), 100) == bounds
 

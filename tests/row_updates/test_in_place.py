@@ -126,7 +126,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.floors
-def test_one_column_is_written_and_rows_stay(wide: lance_stream.Dataset, uri: str) -> None:
+def test_in_place_updates_move_no_rows(wide: lance_stream.Dataset, uri: str) -> None:
     """Moving wide rows to change one column rewrites the whole table; row ids, stamps and the feed
     must still show the update.
     """
@@ -322,7 +322,7 @@ def test_concurrent_commits_survive_in_place_updates(
     assert changed.verify() == []
 
 
-def test_failed_commits_keep_exactly_the_old_files(
+def test_failed_commits_preserve_old_files(
     wide: lance_stream.Dataset, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deleting the replaced column files before the commit would destroy the table."""

@@ -37,10 +37,10 @@ NESTED = pa.struct({"a": "int64", "b": PAIR})
         (pa.list_(pa.int64()), pa.map_("string", PAIR), False),
     ],
 )
-def test_a_struct_without_some_field_is_partial(
+def test_structs_missing_fields_are_partial(
     incoming: pa.DataType, target: pa.DataType, is_partial: bool
 ) -> None:
-    """Only such a column needs the stored rows."""
+    """Only partial structs need the stored rows to be read."""
     batch = pa.schema({"id": "int64", "c": incoming, "other": "int64"})
     table = pa.schema({"id": "int64", "c": target, "absent": PAIR})
     assert partial_columns(batch, table) == ({"c": incoming} if is_partial else {})

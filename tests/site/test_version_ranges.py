@@ -31,7 +31,7 @@ def test_the_command_line_follows_the_page(
     assert [row["_commit_version"] for row in printed] == [2, 3]
 
 
-def test_every_row_of_the_page_is_run() -> None:
+def test_documented_ranges_have_code() -> None:
     """A row of the table without code below it would be an unchecked claim."""
     code = "\n".join(re.findall(r"^```\w+\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
     for name in (

@@ -157,7 +157,7 @@ def test_reinserted_keys_keep_replica_rows(
         ({"max_rows": 2, "pre_images": False}, "kept"),
     ],
 )
-def test_split_updates_empty_the_replicas_own_columns(
+def test_split_updates_empty_replica_columns(
     empty_table: lance_stream.Dataset, tmp_path: Any, options: Any, note: str | None
 ) -> None:
     """The guide names the limits that keep columns which only the replica has."""

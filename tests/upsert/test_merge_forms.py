@@ -130,7 +130,7 @@ def test_deletes_ignore_conditions_of_updates(ds: Dataset) -> None:
     assert prices(after) == {2: 20, 3: 30, 4: 40}
 
 
-def test_the_newest_row_of_a_key_counts(ds: Dataset) -> None:
+def test_conditions_see_the_newest_row(ds: Dataset) -> None:
     """Conditions apply after the order, so an older row never replaces the newest one."""
     data = pa.concat_tables([rows({1: 15}), rows({1: 5})]).append_column("at", pa.array([1, 2]))
     rules = {"sequence_by": "at", "except_columns": "at"}
@@ -145,7 +145,7 @@ def test_unchanged_rows_are_skipped_after_conditions(ds: Dataset) -> None:
     assert after.changes(ds.version).read_all()["id"].to_pylist() == [2, 2]
 
 
-def test_rows_of_one_key_are_judged_separately(ds: Dataset) -> None:
+def test_duplicate_rows_are_compared_separately(ds: Dataset) -> None:
     """A table may have several rows of a key, and each is compared with the incoming row."""
     doubled = ds.append(rows({1: 100}))
     after = doubled.upsert(rows({1: 50}), "id", when_matched="source.price > target.price")

@@ -51,7 +51,7 @@ def lived(batches: int, columns: list[str], on: str = "id") -> Dataset:
 
 @pytest.mark.floors
 @pytest.mark.parametrize("columns", [["id", "x", "y"], ["id", "x"]])
-def test_changed_rows_are_written_by_row_id(columns: list[str]) -> None:
+def test_changed_rows_are_sorted_by_id(columns: list[str]) -> None:
     """Ascending row ids and versions compress to a few bytes in the manifest, which every commit
     writes again.
     """

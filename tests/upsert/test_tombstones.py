@@ -117,7 +117,7 @@ def columns_of(
 
 @settings(max_examples=60, deadline=None)
 @given(histories())
-def test_rows_must_be_newer_than_every_delete(
+def test_rows_must_follow_every_delete(
     history: tuple[list[pa.DataType], list[dict[tuple[Any, ...], int]]],
 ) -> None:
     """Keys of any type and any number of delete files must give the maximum sequence of the key."""
@@ -140,7 +140,7 @@ def test_rows_must_be_newer_than_every_delete(
 
 
 @pytest.mark.parametrize("num_keys", [1, 50, 3000])
-def test_few_and_many_keys_are_looked_up(num_keys: int) -> None:
+def test_few_and_many_keys_agree(num_keys: int) -> None:
     """Few keys are searched and many are joined, by different code with the same answer."""
     dice = np.random.default_rng(num_keys)
     table = new_table()
@@ -320,13 +320,13 @@ def test_unstored_sequences_compare_as_wider_type() -> None:
     ],
     ids=lambda array: str(array.type),
 )
-def test_any_ordered_type_can_be_a_sequence(sequence: pa.Array) -> None:
+def test_ordered_types_can_be_sequences(sequence: pa.Array) -> None:
     """The order in tombstone files must be the one that decides among stored rows."""
     table = remember(new_table(), ids(1, 2), sequence)
     assert late(table, ids(2, 1), sequence) == [True, False]
 
 
-def test_only_changes_of_the_named_columns_conflict() -> None:
+def test_only_named_columns_conflict() -> None:
     """Deletes are remembered by the key and the sequence, whatever other columns the table has."""
     table = new_table(SCHEMA.append(pa.field("more", pa.int64())))
     remembered = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
@@ -484,7 +484,7 @@ VIEW = pa.string_view()
         (pa.map_("string", VIEW), False),
     ],
 )
-def test_values_larger_than_the_file_are_refused(kind: pa.DataType, is_accepted: bool) -> None:
+def test_unbounded_value_types_are_refused(kind: pa.DataType, is_accepted: bool) -> None:
     """A few bytes of such a type can represent any number of values. Only remembered values may be
     nested; keys are not.
     """

@@ -71,7 +71,7 @@ def test_rows_without_sequence_are_refused() -> None:
         newest_rows(batch, ["k"], KeyLookup([batch.column("k")]), "seq", none_of(batch))
 
 
-def test_an_example_of_a_repeated_key_is_one() -> None:
+def test_examples_are_repeated_keys() -> None:
     """The message must not name the first key of the batch, which may occur once."""
     keys = [pa.array([7, 5, 6, 5, 5])]
     with pytest.raises(InvalidInputError, match=r"1 keys .* example \(k=5\) 3 times"):

@@ -261,8 +261,8 @@ def test_planning_a_job_adds_columns(uri: str) -> None:
     assert lance_stream.open_dataset(uri).to_table()["price"].to_pylist() == [None, 1.5]
 
 
-def test_planning_a_job_adds_parts_of_structs(uri: str) -> None:
-    """No part may be added if the rows turn out not to fit."""
+def test_job_plans_add_struct_fields(uri: str) -> None:
+    """No field may be added if the rows turn out not to fit."""
     field = pa.field("place", pa.struct([("zip", pa.int32())]))
     lance_stream.create_dataset(uri, pa.schema([SCHEMA.field("id"), field]))
     wider = pa.struct([("city", pa.string()), ("zip", pa.int16())])

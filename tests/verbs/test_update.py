@@ -18,7 +18,7 @@ from lance_stream.errors import InvalidInputError, NotFoundError
         ({}, "at least one column"),
     ],
 )
-def test_values_that_do_not_fit_change_nothing(values: dict[str, str], match: str) -> None:
+def test_invalid_updates_change_nothing(values: dict[str, str], match: str) -> None:
     """An update that fails halfway must not leave a version."""
     rows = pa.table({"id": pa.array(range(5)), "x": pa.array([0.5] * 5)})
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows)

@@ -356,8 +356,8 @@ def test_indices_behind_nulls_may_be_anything() -> None:
         cast.validate(full=True)
 
 
-def test_repeated_names_are_refused_at_any_depth() -> None:
-    """Which of both values to store would be a guess."""
+def test_repeated_column_names_are_refused() -> None:
+    """Choosing one of the two values would be a guess."""
     ones = pa.array([1])
     inner = pa.StructArray.from_arrays([ones, ones], ["x", "x"])
     target = pa.schema([("s", pa.struct([("x", pa.int64())])), ("a", pa.int64())])

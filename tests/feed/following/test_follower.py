@@ -179,7 +179,7 @@ def test_positions_of_earlier_releases_stay_valid(
         )
 
 
-def test_large_versions_are_split_small_ones_combined(ds: Dataset) -> None:
+def test_batches_split_and_combine_versions(ds: Dataset) -> None:
     """Batches of even size require splitting large versions and combining small ones."""
     batches = batches_from(follow(ds), Position(0), Limits(rows=4))
     assert [len(batch) for batch in batches] == [4, 4, 4, 4]
@@ -229,7 +229,7 @@ def test_nothing_is_read_past_the_end(ds: Dataset) -> None:
     )
 
 
-def test_fast_writers_do_not_delay_the_end(ds: Dataset) -> None:
+def test_fast_writers_cannot_prevent_the_end(ds: Dataset) -> None:
     """A query that processes what is available must end, even if a writer commits during each
     batch.
     """
@@ -410,16 +410,14 @@ def test_losses_are_errors_with_remedies(stored: Dataset) -> None:
         assert option in message
 
 
-def test_remedies_of_losses_start_after_the_gap(stored: Dataset) -> None:
+def test_loss_remedies_start_after_the_gap(stored: Dataset) -> None:
     """A tag keeps old versions, and a query that starts at one of them meets the same gap."""
     forget(stored, 3)
     with pytest.raises(NotFoundError, match=r"oldest existing version is 1, .*startingVersion 5\b"):
         read(follow(stored), Position(2), Position(5))
 
 
-def test_losses_can_be_skipped_with_a_warning(
-    stored: Dataset, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_skipped_losses_are_logged(stored: Dataset, caplog: pytest.LogCaptureFixture) -> None:
     """The option trades completeness for progress, so the log must say what was skipped."""
     forget(stored, 1, 2, 3)
     lenient = follow(stored, FollowerRules(FeedRules(), fail_on_data_loss=False))
@@ -650,7 +648,7 @@ def test_large_net_changes_are_split(ds: Dataset) -> None:
     assert sorted(row[2] for row in joined(batches) if row[0] == 2) == [0, 1, 2, 3, 4, 5]
 
 
-def test_appended_rows_need_no_stable_row_ids(tmp_path: Path) -> None:
+def test_appends_need_no_stable_ids(tmp_path: Path) -> None:
     """Tables of pylance have none by default, and a compaction between appends must not repeat
     rows.
     """

@@ -98,7 +98,7 @@ def lies_in_box(key: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> bool:
 
 @settings(deadline=None)
 @given(tables_and_keys(), st.integers(0, 6), st.sampled_from([1, 2, 512]))
-def test_only_fragments_that_cannot_match_are_skipped(
+def test_only_unmatchable_fragments_are_skipped(
     drawn: tuple[tuple[pa.DataType, ...], list[list[tuple[Any, ...]]], list[tuple[Any, ...]]],
     num_files: int,
     sample_keys: int,
@@ -187,7 +187,7 @@ def test_names_of_older_writers_are_recognized() -> None:
     assert file_column(replace(fragment, files=(not_a_uuid,)), fields[0].id) is None
 
 
-def test_bounds_need_all_parts_of_a_file() -> None:
+def test_bounds_need_every_file_part() -> None:
     """Tasks read a file in parts, and bounds of some of them would exclude keys of the others."""
     fields = key_fields(pa.int64())
     fragment = fragment_of(1, fields, 4)
@@ -326,7 +326,7 @@ def test_bounds_use_memory_of_two_tables(monkeypatch: pytest.MonkeyPatch) -> Non
         assert (column.num_files, len(column._lows)) == (num_remaining, num_remaining + 1)
 
 
-def test_too_many_pairs_skip_the_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_pairs_skip_exact_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """If an exact check would take too long, the bounds of each column decide by themselves."""
     rows: list[list[tuple[Any, ...]]] = [[(0, 0), (9, 9)], [(0, 5), (9, 5)]]
     keys = [(at, 0) for at in range(5)] + [(20, 5)]

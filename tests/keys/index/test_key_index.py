@@ -112,7 +112,7 @@ def test_stored_sequences_are_read_once() -> None:
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_newest_row_wins_after_any_history(seed: int, *, nested: bool) -> None:
+def test_newest_rows_win_after_any_history(seed: int, *, nested: bool) -> None:
     """Cached sequences must follow upserts, deletes, restores, compactions and wider types."""
     kind = pa.struct([("major", pa.int32()), ("minor", pa.int64())]) if nested else pa.int32()
     schema = pa.schema([("id", pa.int64()), ("seq", kind), ("x", pa.string())])
@@ -290,7 +290,7 @@ def test_lookups_keep_their_own_snapshot(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sorted(set(index.find([pa.array(range(10))], NO_STORE).keys.tolist())) == list(range(10))
 
 
-def test_runs_are_merged_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merged_runs_have_limited_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Merging takes several times the memory of a run, while many runs make a lookup slow."""
     monkeypatch.setattr(key_index, "_MAX_MERGED_IN_MEMORY", 100)
     monkeypatch.setattr(key_index, "_MIN_IN_MEMORY", 3)

@@ -142,7 +142,7 @@ def test_concurrently_deleted_rows_stay_deleted() -> None:
 
 
 @pytest.mark.parametrize("num_unknown", [10, 1000])
-def test_groups_with_few_unknown_rows_are_remapped(num_unknown: int) -> None:
+def test_few_unknown_rows_are_remapped(num_unknown: int) -> None:
     """Few missing keys are read; if most are unknown, the next upsert reads the new file."""
     table = table_of()
     for number in range(1, 4):

@@ -152,7 +152,7 @@ def test_runs_of_current_files_stay() -> None:
     assert runs_of(table) == [path]
 
 
-def test_runs_of_other_indices_are_not_merged() -> None:
+def test_foreign_runs_are_not_merged() -> None:
     """A file may be replaced under the name of a run after the listing, with hashes of other
     seeds.
     """
@@ -710,8 +710,8 @@ def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("forged", ["one row for all keys", "each key twice"])
-def test_runs_with_duplicate_rows_are_not_used(forged: str) -> None:
-    """Its digests are right, but a row that is found twice would be written twice."""
+def test_runs_with_duplicate_rows_are_dropped(forged: str) -> None:
+    """The digests are correct, but a row that is found twice would be written twice."""
     table = indexed(table_of())
     (path,) = runs_of(table)
     footer = run_files.read_footer(table.store, path)
@@ -730,8 +730,8 @@ def test_runs_with_duplicate_rows_are_not_used(forged: str) -> None:
     assert path not in runs_of(table)
 
 
-def test_runs_with_too_many_duplicates_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digests are right and each row occurs once, but the matches would exhaust the memory."""
+def test_runs_with_equal_keys_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digests are correct and rows are unique, but the matches would exhaust the memory."""
     table = indexed(table_of())
     (path,) = runs_of(table)
     footer = run_files.read_footer(table.store, path)
@@ -765,9 +765,7 @@ def test_first_lookups_copy_nothing() -> None:
 
 
 @pytest.mark.parametrize("num_before", [0, 1])
-def test_more_hits_than_allowed_lose_the_run(
-    num_before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_hits_disable_the_run(num_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds both for a streamed run and for its copy in memory."""
     store = MemoryStore(f"/{uuid.uuid4()}")
     written, entries = run_of(store, TEXTS, random.Random(9))

@@ -62,7 +62,7 @@ def test_few_words_have_no_parts() -> None:
     assert search._begins is None
 
 
-def test_large_parts_are_searched_to_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_parts_are_searched_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     """One part has nearly all words, so the last of them is as far from its start as possible."""
     monkeypatch.setattr(sorted_words, "MANY_WORDS", 1)
     monkeypatch.setattr(sorted_words, "_MAX_OF_PART", 1 << 20)

@@ -99,7 +99,7 @@ def test_invalid_rules_are_refused(call: Callable[[Dataset], CleanupReport]) -> 
     assert paths_of(ds) == before
 
 
-def test_without_old_versions_one_manifest_is_read() -> None:
+def test_idle_cleanup_reads_one_manifest() -> None:
     """A daily cleanup with nothing to do must cost few requests at any number of versions."""
     ds = busy_table()
     store = WatchedStore(ds.table.store)

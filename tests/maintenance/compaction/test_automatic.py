@@ -70,7 +70,7 @@ def test_other_writers_compactions_reset_the_count() -> None:
     assert reason(trigger, ds) == "small fragments"
 
 
-def test_deleted_rows_count_where_they_are_many() -> None:
+def test_deleted_share_of_fragments_triggers_compaction() -> None:
     """Scans pay for deleted rows in proportion to their fragment, so a round starts at a share
     of it.
     """

@@ -232,7 +232,7 @@ def test_short_lineage_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_are_written_in_the_new_order(seed: int) -> None:
+def test_reordered_batches_follow_the_order(seed: int) -> None:
     """Reordering streams batches with bounded memory, and must yield every row once for any
     order and batch size.
     """

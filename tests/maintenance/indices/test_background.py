@@ -85,7 +85,7 @@ def test_rounds_without_work_hide_no_other(uri: str) -> None:
     assert indexing.last_round is result
 
 
-def test_batches_do_not_wait_for_the_work(
+def test_batches_do_not_await_indexing(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
     """Building an index takes minutes, during which the stream goes on and its rows are added by
@@ -122,7 +122,7 @@ def test_commits_wait_for_the_running_batch(
     assert newest().version == version + 1
 
 
-def test_rounds_pause_unless_they_are_waited_for(
+def test_waiting_skips_pauses_between_rounds(
     uri: str, newest: Callable[[], TableVersion], gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pause bounds the load of continuous refreshing, but whoever waits wants the result

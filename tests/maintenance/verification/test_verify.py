@@ -86,7 +86,7 @@ def test_fields_without_columns_do_not_collide(ds: Dataset) -> None:
         ),
     ],
 )
-def test_every_problem_of_a_file_is_reported(
+def test_every_file_problem_is_reported(
     ds: Dataset, changes: dict[str, Any], physical_rows: int, problems: list[str]
 ) -> None:
     """A reader may fail for any of them, and one must not hide the others."""

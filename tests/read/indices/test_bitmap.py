@@ -107,7 +107,7 @@ def test_a_wrong_part_size_is_damage(parts: dict[int, set[int]], data: st.DataOb
 
 
 @pytest.mark.parametrize("second", [3, 7])
-def test_parts_that_do_not_ascend_are_damage(second: int) -> None:
+def test_parts_must_ascend_strictly(second: int) -> None:
     """Ids are returned in ascending order without sorting, and a repeated key would repeat rows."""
     one, other = encoded({7: {1}}), encoded({second: {2}})
     with pytest.raises(CorruptDataError, match="do not ascend"):

@@ -127,7 +127,7 @@ def test_useless_indices_are_not_opened(uri: str, condition: str) -> None:
 @pytest.mark.parametrize(
     "condition", ["id > 5", "id != 5", "g IS NOT NULL", "id = 5 OR id > 100", "NOT (id = 5)"]
 )
-def test_filters_that_match_many_rows_are_scanned(uri: str, condition: str) -> None:
+def test_broad_filters_are_scanned(uri: str, condition: str) -> None:
     """Reading most rows one by one is slower than a scan."""
     assert not is_served(lance_stream.open_dataset(uri), condition)
 
@@ -313,7 +313,7 @@ def test_columns_of_other_types_are_scanned(uri: str) -> None:
     assert not is_served(ds, "x < 5")
 
 
-def test_coverage_of_all_fragments_is_not_expanded(uri: str) -> None:
+def test_huge_coverage_is_not_expanded(uri: str) -> None:
     """A run of 2^32 fragments is a few bytes, but would not fit into memory as numbers."""
     everything = BitMap()
     everything.add_range(0, 1 << 32)
@@ -333,7 +333,7 @@ def test_damaged_coverage_names_its_index(uri: str, caplog: pytest.LogCaptureFix
     assert "deletion" not in caplog.text
 
 
-def test_indices_that_share_files_are_not_used(uri: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_indices_sharing_files_are_ignored(uri: str, caplog: pytest.LogCaptureFixture) -> None:
     """Both could be read, but one of them must be wrong."""
     folder = path_of(uri, "bitmap_page_lookup.lance").parent
     for name in ("page_lookup.lance", "page_data.lance"):

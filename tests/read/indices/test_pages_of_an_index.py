@@ -205,7 +205,7 @@ def test_unsorted_page_values_are_damage(tmp_path: Path) -> None:
         ({"batch_size": str(1 << 20)}, "an index lists 5 pages"),
     ],
 )
-def test_unknown_forms_of_an_index_are_not_used(
+def test_unknown_index_forms_are_refused(
     metadata: dict[str, str], error: str, tmp_path: Path
 ) -> None:
     """The numbers of pages and rows would mean something else."""
@@ -215,7 +215,7 @@ def test_unknown_forms_of_an_index_are_not_used(
         opened(folder)
 
 
-def test_files_of_an_index_have_its_columns(
+def test_unexpected_index_columns_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bounds of another type would be compared with the values of a page."""
@@ -241,9 +241,7 @@ def test_files_of_an_index_have_its_columns(
             opened(folder)
 
 
-def test_sizes_are_compared_before_rows_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_counts_read_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damaged counts must not make the reader allocate memory for rows that do not exist."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     relisted(folder, {}, batch_size="1")

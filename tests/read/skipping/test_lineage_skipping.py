@@ -94,7 +94,7 @@ def test_queries_of_the_specification_are_right(ds: Dataset, b: int, e: int) -> 
         assert ds.count_rows(query) == len(expected)
 
 
-def test_only_files_with_matching_rows_are_opened(ds: Dataset) -> None:
+def test_only_matching_files_are_opened(ds: Dataset) -> None:
     """A reader of the latest changes must not pay for the whole table."""
     seen, store = watched(ds)
     assert seen.to_table(["id"], CREATED.format(b=3, e=4)).num_rows == 10
@@ -132,7 +132,7 @@ def test_other_columns_filter_the_remaining_rows(ds: Dataset) -> None:
     )
 
 
-def test_rows_are_found_by_id_and_address(ds: Dataset) -> None:
+def test_row_lookups_open_one_file(ds: Dataset) -> None:
     """A lookup of one row must open one data file, wherever compaction has moved the row."""
     rows = everything(ds).to_pylist()[::5]
     assert len(rows) > 1
@@ -319,7 +319,7 @@ def test_damaged_sequences_fail_when_read(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1024])
-def test_zones_have_the_bounds_of_their_ids(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zone_bounds_match_their_ids(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound that excludes a row id would skip its row."""
     monkeypatch.setattr(lineage_skipping, "_IDS_PER_ZONE", size)
     dice = random.Random(size)

@@ -105,7 +105,7 @@ def bytes_read(ds: Dataset, predicate: str, columns: list[str]) -> int:
         ("i < 0 OR i IS NULL", 5),
     ],
 )
-def test_only_pages_that_may_match_are_read(ds: Dataset, predicate: str, num_pages: int) -> None:
+def test_unmatchable_pages_are_not_read(ds: Dataset, predicate: str, num_pages: int) -> None:
     """Version 0.1 stores the bounds of pages, and too wide a selection would only show in the
     bytes read.
     """

@@ -46,7 +46,7 @@ def content(table: TableVersion) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in zip(*(column.to_pylist() for column in rows), strict=True))
 
 
-def test_decimals_finer_than_the_key_are_refused(way: Way) -> None:
+def test_finer_decimal_keys_are_refused(way: Way) -> None:
     """Rounding a key would update the row of another key."""
     table = table_of(
         pa.table({"id": pa.array([Decimal("-1.50")], pa.decimal128(10, 2)), "x": ["old"]})

@@ -160,7 +160,7 @@ def columns_of(table: TableVersion) -> dict[int, int]:
     return {fragment.id: len(fragment.files) for fragment in table.manifest.fragments}
 
 
-def test_several_ranges_change_one_fragment_in_place() -> None:
+def test_ranges_share_one_column_file() -> None:
     """Each range knows only its own rows of a fragment, but the fragment gets a single new column
     file.
     """

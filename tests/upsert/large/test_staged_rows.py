@@ -93,7 +93,7 @@ def test_upserts_of_other_columns_keep_blobs(tmp_path: Path, file_version: str, 
 
 
 @pytest.mark.parametrize(("ranges_at_once", "max_copies"), [(1, 1.5), (2, 2)])
-def test_ranges_of_a_process_share_its_memory(
+def test_concurrent_ranges_have_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges_at_once: int, max_copies: float
 ) -> None:
     """The driver of a local master processes two ranges at once, and must not hold several copies
@@ -120,7 +120,7 @@ def test_ranges_of_a_process_share_its_memory(
     assert max(allocated) < max_copies * limit
 
 
-def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of all rows of a range would be as large as the range."""
     monkeypatch.setattr(row_writer, "_TAKEN_BYTES", 800)
     rows = pa.record_batch({"id": range(1000)})
@@ -131,7 +131,7 @@ def test_rows_to_write_are_copied_in_portions(monkeypatch: pytest.MonkeyPatch) -
     assert next(row_writer._taken(rows, positions[:0])).num_rows == 0
 
 
-def test_threads_limit_the_rows_of_a_range() -> None:
+def test_ranges_have_limited_rows() -> None:
     """A process holds all rows of its ranges in memory."""
     limit = staged_rows.MAX_ROWS
     assert [staged_rows.RANGE_THREADS.max_rows(limit + more) for more in (-1, 0, 1)] == [

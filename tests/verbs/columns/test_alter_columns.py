@@ -348,7 +348,7 @@ def test_appends_are_rewritten_after_a_cast(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize("path", ["id", "place.zip", "orders.price"])
-def test_rows_written_before_a_cast_are_refused(ds: Dataset, path: str) -> None:
+def test_rows_predating_casts_are_refused(ds: Dataset, path: str) -> None:
     """Their files have columns that no reader would look at, so the caller has to write them
     again.
     """

@@ -80,7 +80,7 @@ def test_rows_that_cannot_fit_widen_nothing(ds: Dataset) -> None:
     assert ds.checkout(None).version == ds.version
 
 
-def test_concurrent_writers_agree_on_the_widest_type(ds: Dataset) -> None:
+def test_concurrent_widening_uses_newest_type(ds: Dataset) -> None:
     """The type to widen to is computed from the newest version, which another writer may have
     widened already.
     """
