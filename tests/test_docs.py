@@ -39,7 +39,7 @@ def test_the_navigation_has_every_page() -> None:
 
 
 def test_spark_programs_set_worker_python() -> None:
-    """Otherwise a copied program fails unless its environment is activated."""
+    """Without the variable a copied program fails unless its environment is activated."""
     with_session = [path for path in DOCUMENTS if "SparkSession.builder" in path.read_text()]
     assert len(with_session) > 5
     assert [path for path in with_session if "PYSPARK_PYTHON" not in path.read_text()] == []

@@ -88,7 +88,7 @@ def folders() -> list[str]:
 
 @pytest.mark.parametrize("folder", folders())
 def test_every_test_states_its_reason(folder: str) -> None:
-    """Whoever breaks a test has to judge whether its outcome still matters."""
+    """Developers who break a test have to judge whether its outcome still matters."""
     root = TESTS / folder
     paths = [root] if root.is_file() else sorted(root.rglob("*.py"))
     missing = [

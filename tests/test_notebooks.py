@@ -48,7 +48,7 @@ def test_stored_notebooks_have_no_outputs() -> None:
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_readme_and_site_link_to_notebooks(notebook: Path) -> None:
-    """A notebook that nothing links to is found by nobody."""
+    """Readers never find a notebook without a link to it."""
     path = f"examples/notebooks/{notebook.name}"
     assert f"]({path})" in (ROOT / "README.md").read_text()
     assert f"../{path})" in (ROOT / "docs" / "index.md").read_text()

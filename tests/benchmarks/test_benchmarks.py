@@ -105,7 +105,7 @@ def test_the_small_commits_benchmark_counts_flushes() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_the_tables_benchmark_compares_three_ways() -> None:
-    """Its three lines are what the documentation quotes."""
+    """The documentation quotes its three lines."""
     output = run("benchmarks.several_tables", "--tables", "3", "--batches", "2")
     assert re.findall(r"^(\D+?) +[\d.]+ ms +[\d.]+ ms CPU$", output, re.MULTILINE) == [
         "in order",

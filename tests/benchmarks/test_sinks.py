@@ -52,7 +52,7 @@ def test_files_have_ascending_modification_times(tmp_path: Path) -> None:
 
 
 def test_first_batches_are_warm_ups() -> None:
-    """It is counted only if it is the only one."""
+    """A first batch counts only if there is no other."""
     assert warm_median([9.0, 1.0, 3.0, 2.0]) == 2.0
     assert warm_median([9.0]) == 9.0
     assert warm_median([]) is None

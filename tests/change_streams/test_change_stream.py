@@ -114,7 +114,9 @@ def test_a_consumer_repeats_an_unfinished_batch(ds: Dataset) -> None:
 
 
 def test_a_consumer_stores_positions_inside_versions(ds: Dataset) -> None:
-    """Otherwise a large version would be repeated as a whole after each restart."""
+    """A consumer that stored versions only would repeat a large one as a whole after each
+    restart.
+    """
     ds.follow("trainer", snapshot=False, wait=False).close()
     with ds.follow("trainer", after=ds.version, wait=False) as stream:
         assert list(stream) == []

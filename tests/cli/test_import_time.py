@@ -24,7 +24,7 @@ print(json.dumps([codes, sorted(set(sys.argv[1:]) & set(sys.modules))]))
 
 @pytest.mark.floors
 def test_help_loads_nothing_heavy() -> None:
-    """Loading Arrow or Spark takes seconds, which nobody should wait for a help text."""
+    """Loading Arrow or Spark takes seconds, too long for a help text."""
     process = subprocess.run(
         [sys.executable, "-c", HELP_OF_ALL, *HEAVY], capture_output=True, text=True, check=True
     )

@@ -180,7 +180,7 @@ def counting(method: Callable[..., Any], counts: Counter[str]) -> Callable[..., 
 def test_show_costs_few_requests(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As many for a table of many versions and fragments as for a small one."""
+    """The cost must not grow with the number of versions and fragments."""
     small = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS)
     large = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS.slice(0, 1))
     for number in range(1, 60):
@@ -241,7 +241,7 @@ def test_mistyped_words_get_suggestions(
 def test_folders_list_their_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who has forgotten the name of a table looks for it with `ls`."""
+    """Users who forgot the name of a table look for it with `ls`."""
     for name in ("b.lance", "a"):
         lance_stream.create_dataset(tmp_path / "tables" / name, pa.table({"id": [1]}))
     assert program.main(["ls", str(tmp_path / "tables")]) == 0
@@ -268,7 +268,7 @@ def test_folders_list_their_tables(
 def test_changes_since_a_time(
     words: list[str], versions: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The changes of one day are asked for more often than those of a version."""
+    """Users ask for the changes of a day more often than for those of a version."""
     ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
     ds = ds.append(pa.table({"id": [2]}))
     first, second = (version.timestamp for version in ds.versions())

@@ -220,7 +220,7 @@ def test_updates_of_indices_show_progress(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", LONG, ids=" ".join)
 def test_programs_get_no_progress(words: list[str], ds: Dataset) -> None:
-    """Who asks for JSON on a terminal records it, as `script` does, or pastes it."""
+    """Users who request JSON on a terminal record it, as `script` does, or paste it."""
     screen = on_terminal(*with_uri(ds, words), "--json", has_piped_output=True)
     assert (screen.code, screen.raw) == (0, "")
 

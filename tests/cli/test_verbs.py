@@ -216,7 +216,7 @@ def test_log_names_streams_and_batches(run: Run, ds: Dataset) -> None:
 
 @pytest.mark.parametrize(("alias", "command"), list(ALIASES.items()))
 def test_other_formats_names_of_commands_work(run: Run, alias: str, command: str) -> None:
-    """Who comes from Delta or Iceberg types the names that are known there."""
+    """Users of Delta or Iceberg type the names that they know from there."""
     usage, *text = answer(run, alias, "--help").splitlines()
     assert usage.startswith(f"Usage: lance-stream {alias} ")
     assert text == answer(run, command, "--help").splitlines()[1:]
@@ -331,7 +331,7 @@ def test_changes_have_the_last_versions_columns(run: Run, ds: Dataset) -> None:
 def test_following_needs_a_possible_interval(
     run: Run, ds: Dataset, words: list[str], message: str
 ) -> None:
-    """Otherwise, the command waits forever, or skips changes without a message."""
+    """With any other interval the command would wait forever, or skip changes without a message."""
     code, out, problem = run("changes", ds.uri, "--follow", *words)
     assert (code, out) == (2, "")
     assert re.search(message, problem)

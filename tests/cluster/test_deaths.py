@@ -11,9 +11,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.server("moto")]
 
 
 def test_killed_executors_lose_no_rows(site: Site) -> None:
-    """They are killed before and after the store has the file that they write or has sent what
-    they read.
-    """
+    """Executors are killed before and after the store receives their file or sends their input."""
     site.add_events(seed=2)
     modes = ("append", "upsert")
     deaths: list[tuple[str, int]] = []

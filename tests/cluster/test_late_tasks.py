@@ -49,7 +49,9 @@ def test_slow_tasks_are_attempted_twice(site: Site) -> None:
 
 
 def test_a_zombie_ends_its_task_late(site: Site) -> None:
-    """Its task is repeated elsewhere; it wakes up in the next batch, and writes its file."""
+    """The task is repeated elsewhere, and the zombie wakes up in the next batch and writes its
+    file.
+    """
     site.add_events(seed=14)
     zombies: list[Worker] = []
     woken: list[str] = []

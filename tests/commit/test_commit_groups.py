@@ -369,7 +369,7 @@ def test_two_drivers_commit_a_batch_once(group: TableGroup) -> None:
 
 
 def test_streams_with_shared_tables_never_deadlock(tmp_path: Path) -> None:
-    """Each of them sometimes loses in one table while the others wait."""
+    """Any of the streams may lose in one table while the others wait."""
     group = in_sqlite(tmp_path, "a", "b", "c")
     group.create()
     torn: list[Any] = []

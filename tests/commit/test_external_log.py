@@ -315,7 +315,7 @@ def test_only_dynamodb_identifies_tables_by_key(kind: str, uri: str, name: str) 
 
 
 def test_deleted_tables_are_never_continued(tmp_path: Path) -> None:
-    """Only the manifest store knows them, by a staged name that no longer exists."""
+    """Only the manifest store has their versions, under staged names that no longer exist."""
     store, manifests = WatchedStore(open_store(tmp_path / "t")), new_log(tmp_path).manifests
     writer = Writer(store, WatchedManifests(manifests), ExternalLog(store, manifests, "uri of t"))
     kill_at(writer, 3)

@@ -50,7 +50,7 @@ def test_another_writers_version_is_read_once(memory: ManifestCache) -> None:
 
 
 def test_commits_reuse_the_previous_fragments() -> None:
-    """What is known of fragments is passed from one version to the next."""
+    """Decoding fragments again at every commit would cost time in proportion to the table."""
     log = create(*[1] * 500)
     opened = log.read_latest()
     _ = opened.fragments.numbers

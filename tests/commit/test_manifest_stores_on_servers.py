@@ -352,7 +352,7 @@ def test_empty_answers_are_no_missing_items(
 def test_empty_answers_are_no_success(
     any_dynamodb: DynamoTable, landed: bool, few_attempts: None
 ) -> None:
-    """Otherwise a version would count as published whose item does not exist."""
+    """A version would count as published although the store has no item of it."""
     with FaultProxy(any_dynamodb.endpoint) as proxy:
         manifests = in_dynamodb(any_dynamodb, proxy.url)
         proxy.add(Forge(200, landed=landed), kind="DescribeTable", at=1, times=1)

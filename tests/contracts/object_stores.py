@@ -176,7 +176,9 @@ class ObjectStoreContract(StoreContract):
             assert sum(proxy.kinds().values()) <= (1 if whole else 2), proxy.story()
 
     def test_near_ranges_share_one_request(self, behind: ObjectStore, proxy: FaultProxy) -> None:
-        """Distant ranges are requested side by side."""
+        """A request costs more than the bytes of a small gap, while distant ranges are read in
+        parallel.
+        """
         data = os.urandom(1 << 20) * 3
         behind.write("a", data)
         proxy.clear()
@@ -463,7 +465,7 @@ class ObjectStoreContract(StoreContract):
 
     @pytest.mark.each_service
     def test_a_refusal_is_not_retried(self, behind: ObjectStore, proxy: FaultProxy) -> None:
-        """Missing permissions do not appear by waiting."""
+        """Waiting does not grant missing permissions."""
         for attempt in every_request(behind):
             proxy.clear()
             proxy.add(Forge(403), times=None)

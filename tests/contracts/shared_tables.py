@@ -195,7 +195,7 @@ class SharedTables:
     def test_pylance_continues_our_branches_and_clones(
         self, table: SharedTable, new_table: Callable[[str], SharedTable]
     ) -> None:
-        """And deletes a branch of ours, and we one of its own."""
+        """Both programs write to, clean up and delete each other's branches and clones."""
         lance_stream.create_dataset(table.uri, SCHEMA, storage_options=table.options)
         table.we_append(rows(1, 2))
         table.ours().branches.create("dev/a", 2)

@@ -73,7 +73,7 @@ class VersionLogContract:
         assert log.versions() == list(range(1, 12))
 
     def test_a_missing_version_is_reported(self, log: VersionLog) -> None:
-        """The error states the versions that there are."""
+        """The error lists the versions that exist."""
         self.publish(log, 1, 2)
         for version in (0, 3, 1 << 40):
             with pytest.raises(NotFoundError, match=f"no version {version}: it has 2"):

@@ -77,7 +77,9 @@ ways = pytest.mark.parametrize("way", [append, append_batch])
 def test_an_append_flushes_its_manifest_twice(
     tmp_path: Path, steps: list[Step], way: Callable[[Dataset], Dataset]
 ) -> None:
-    """Its bytes, before the version exists; and its name, before the append returns."""
+    """The bytes must be durable before the version exists, and its name before the append
+    returns.
+    """
     ds = append(table(tmp_path, "false"))
     for _ in range(3):
         steps.clear()

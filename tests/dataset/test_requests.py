@@ -279,7 +279,7 @@ def test_rows_by_id_cost_one_request(service: ObjectService, ds: Dataset) -> Non
 
 
 def test_taking_a_row_reads_deletion_files(service: ObjectService, ds: Dataset) -> None:
-    """Only those of the row's fragment."""
+    """A lookup must read the deletion file of the row's fragment, and no other one."""
     ds.delete("id % 10 = 3")
     ds = opened()
     assert requests_of(service, lambda: ds.take(row_ids=[15])) == {"get": 2}

@@ -283,7 +283,7 @@ def test_type_1_compares_stored_sequences() -> None:
 
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_upserts_by_other_sequences_are_refused(is_stored: bool) -> None:
-    """They would leave `__SEQUENCE` unchanged, and a change older than theirs would win later."""
+    """Such upserts would leave `__SEQUENCE` unchanged, and an older change would win later."""
     columns = [*STORED, *([("seq", pa.int64())] if is_stored else []), ("__SEQUENCE", pa.int64())]
     ds = lance_stream.create_dataset(uri(), pa.schema(columns))
     rules = RULES | {"except_column_list": ["deletes"] if is_stored else ["seq", "deletes"]}
@@ -343,7 +343,9 @@ def test_shadowed_events_are_merged_into_files() -> None:
 
 
 def test_clones_and_branches_know_shadowed_events() -> None:
-    """Their streams continue from the same point, where a late event must have the same effect."""
+    """Streams into them continue from the same point, where a late event must have the same
+    effect.
+    """
     ds = applied(events((1, "-", 20)))
     clone = ds.shallow_clone(uri())
     ds.branches.create("dev")

@@ -12,7 +12,7 @@ from lance_stream import InvalidInputError
 @pytest.mark.parametrize("name", ["", 5, b"x", ["x"]])
 @pytest.mark.parametrize("argument", ["name", "function_version"])
 def test_names_are_texts_with_characters(argument: str, name: Any) -> None:
-    """Both are stored in the table's config and compared by the next process."""
+    """Name and version are stored in the table's config, and the next process compares them."""
     arguments = {"name": "x", "function_version": "1", argument: name}
     with pytest.raises(InvalidInputError, match="must be a string"):
         lance_stream.derive(

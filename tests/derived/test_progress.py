@@ -55,7 +55,7 @@ def test_entries_without_renewal_renew_nothing() -> None:
 
 
 def test_damaged_entries_hide_no_others() -> None:
-    """Each derivation needs the columns of all others, whichever entry comes first."""
+    """A derivation needs the columns of all others, whichever entry comes first."""
     config = {config_key("a"): "{", f"{PREFIX}not quoted": ENTRY, config_key("b"): ENTRY}
     assert read_all(config, "b") == {"b": PROGRESS}
     with pytest.raises(CorruptDataError, match=r"derived\.a"):

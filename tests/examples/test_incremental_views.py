@@ -16,7 +16,7 @@ REGIONS = ["north", "south", "east", "west"]
 def test_the_views_example_prints_totals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its output is quoted in the documentation."""
+    """The documentation quotes its output."""
     example.main(str(tmp_path))
     east = "  east     209 orders     2,950.26,  14.12 each"
     assert capsys.readouterr().out.splitlines()[0] == east

@@ -90,7 +90,7 @@ def test_nulls_beside_json_can_be_tested(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["get(items, j) IS NULL", "get_json_object('{}', j) IS NULL"])
 def test_json_is_no_second_argument(text: str) -> None:
-    """The functions that take JSON take a number or a literal beside it."""
+    """The other arguments of functions that take JSON are numbers or literals."""
     for parse in (parse_predicate, parse_value):
         with pytest.raises(InvalidInputError):
             parse(text, STORED)
@@ -209,7 +209,7 @@ def test_conditions_on_incoming_texts_see_texts(ds: Dataset) -> None:
 
 
 def test_expression_texts_are_stored_as_json(ds: Dataset) -> None:
-    """As the texts of an append are; what is no JSON changes nothing."""
+    """Updates must store text as an append does, and refuse what is not JSON."""
     ds = ds.add_columns({"name": "'{\"b\": 1}'"}).update({"j": "name"})
     assert ds.to_table()["j"].to_pylist() == ['{"b":1}']
     assert ds.update({"j": "'[ 1 ]'"}).to_table()["j"].to_pylist() == ["[1]"]

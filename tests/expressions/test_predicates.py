@@ -268,7 +268,7 @@ def test_struct_fields_are_addressed_with_dots() -> None:
 
 
 def test_columns_of_predicates_are_quoted() -> None:
-    """Each column is named once."""
+    """A reader requests each column once, by a name that needs no further quoting."""
     assert columns_of("a.b > 1 AND `x y` = 'z' OR a.b IS NULL") == ["`x y`", "`a`.`b`"] or (
         columns_of("a.b > 1 AND `x y` = 'z' OR a.b IS NULL") == ["`a`.`b`", "`x y`"]
     )

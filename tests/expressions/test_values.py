@@ -348,7 +348,7 @@ VALUES = {
 @pytest.mark.floors
 @pytest.mark.parametrize("text", VALUES)
 def test_values_are_those_of_spark(text: str) -> None:
-    """What is stored by update and add_columns is what Spark would have computed."""
+    """Updates and added columns must store what Spark would have computed."""
     value = value_of(text)
     assert (value, type(value)) == (VALUES[text], type(VALUES[text]))
 
@@ -660,7 +660,7 @@ def test_fallible_casts_are_judged_per_row() -> None:
 
 
 def test_a_statement_has_one_current_time() -> None:
-    """Workers parse the text anew, each at another time."""
+    """Workers parse the expression again, at different times."""
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     bound = parse_predicate("at < current_timestamp AND current_date() > '2020-01-01'", schema)
     assert "current" not in bound.text

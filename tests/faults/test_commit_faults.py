@@ -263,7 +263,7 @@ def test_errors_after_losing_are_losses() -> None:
 
 
 def test_an_unresponsive_store_leaves_uncertainty() -> None:
-    """Nothing is deleted: the version may have been published."""
+    """The version may have been published, so no file may be deleted."""
     log = create(3)
     store = WatchedStore(log.store)
 

@@ -91,7 +91,9 @@ def test_two_drivers_commit_a_batch_once(mode: str, copy: Callable[[], str]) -> 
 @pytest.mark.quick_cases(one_in=3)
 @pytest.mark.parametrize(("ours", "theirs"), list(product(MODES, MODES)))
 def test_two_streams_are_serializable(ours: str, theirs: str, copy: Callable[[], str]) -> None:
-    """One commits at any step of the other, and the rows are as if one came after the other."""
+    """One stream commits at any step of the other, and the rows must be those of some serial
+    order.
+    """
     orders = all_orders(
         START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
     )
@@ -114,7 +116,7 @@ def test_two_streams_are_serializable(ours: str, theirs: str, copy: Callable[[],
 def test_mutually_interrupted_streams_are_serializable(
     ours: str, theirs: str, copy: Callable[[], str]
 ) -> None:
-    """Each stops at any step of the other, so both plan on versions that the other one replaces."""
+    """Both streams plan on versions that the other one replaces."""
     orders = all_orders(
         START, [(ours, batch_for(ours, APP, 0)), (theirs, batch_for(theirs, OTHER_APP, 0))]
     )

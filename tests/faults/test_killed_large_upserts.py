@@ -28,7 +28,7 @@ COLUMNS = pa.schema(
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes are forked and killed")
 def test_killed_drivers_apply_each_batch_once(tmp_path: Path) -> None:
-    """What killed drivers leave behind is never read, and a cleanup removes it."""
+    """No reader may see what a killed driver leaves behind, and a cleanup must remove it."""
     uri = str(tmp_path / "table")
     lance_stream.create_dataset(uri, COLUMNS)
     process = subprocess.run(

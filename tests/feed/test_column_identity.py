@@ -98,7 +98,7 @@ def test_reused_ids_within_structs_are_noticed(tmp_path: Path, version: str) -> 
 
 
 def test_a_recreated_struct_field_starts_null(tmp_path: Path) -> None:
-    """It shows no value of the dropped field of that name."""
+    """The field must not show values of the dropped field of that name."""
     uri = uri_of(tmp_path)
     create_table(uri, {"id": 1, "s": {"y": 1, "z": "old"}})
     overwrite(uri, {"id": 1, "s": {"y": 2}})

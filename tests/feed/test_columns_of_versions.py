@@ -124,7 +124,7 @@ def test_struct_fields_are_followed_like_columns(uri: str) -> None:
 
 
 def test_structs_without_fields_are_read_whole() -> None:
-    """They have no fields that could be left out."""
+    """Such structs have no field that a projection could select."""
     ds = lance_stream.create_dataset(
         f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64()), ("s", pa.struct([]))])
     )

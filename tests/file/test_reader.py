@@ -204,7 +204,7 @@ def test_errors_name_the_column(files: Any) -> None:
 
 
 def test_a_wrong_file_size_is_corrupt(files: Any) -> None:
-    """The size decides where the footer is looked for."""
+    """The reader finds the footer by the size."""
     data, _ = files.write(small_table())
     with pytest.raises(CorruptDataError, match="does not end"):
         answer(open_file(len(data) - 1), read_from(data))

@@ -17,7 +17,7 @@ def writer_of(schema: pa.Schema, **options: Any) -> FileWriter:
 
 
 def test_the_writer_describes_its_file(files: Any) -> None:
-    """What the manifest needs: rows, size, field ids, column indices and file version."""
+    """The manifest needs rows, size, field ids, column indices and the file version."""
     table = pa.table({"a": [1, 2], "s": [{"b": "x", "c": [1.0]}] * 2})
     data, written = files.write(table)
     assert written.num_rows == 2
@@ -65,7 +65,7 @@ def test_pages_have_about_the_requested_size(files: Any, rows_of_batch: int) -> 
 
 
 def test_batches_with_another_schema_are_refused() -> None:
-    """Its columns would be stored under types that they do not have."""
+    """The columns would be stored under types that they do not have."""
     writer = writer_of(pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match="a: int32"):
         writer.write(pa.record_batch({"a": pa.array([1], pa.int32())}))
@@ -161,7 +161,7 @@ def test_dictionaries_with_null_items_are_joined(files: Any, index: pa.DataType)
 
 @pytest.mark.floors
 def test_values_under_null_lists_are_dropped(files: Any) -> None:
-    """They are invisible, cost space and could reveal what was masked."""
+    """Invisible values would cost space and could reveal what was masked."""
     lists = pa.ListArray.from_arrays(
         pa.array([0, 2, 4, 5], pa.int32()),
         pa.array([1, 2, 7, 7, 3]),

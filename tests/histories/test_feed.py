@@ -32,7 +32,7 @@ def life_with_a_rewritten_column() -> Outcome:
 
 
 def test_rewritten_columns_are_changes() -> None:
-    """The feed tells of the row, although its row version is the same."""
+    """The feed reports the row, although its row version is the same."""
     outcome = life_with_a_rewritten_column()
     if outcome.error is not None:
         raise outcome.error

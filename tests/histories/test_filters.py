@@ -11,7 +11,7 @@ CONDITIONS = [f"{KEY} >= 1 AND {KEY} < 3", f"{KEY} IN (0, 3)", f"NOT ({KEY} < 2)
 
 
 def test_indices_serve_filters_of_indexed_columns() -> None:
-    """Otherwise the check of filters would compare scans with scans."""
+    """Without an index the check of filters would compare scans with scans."""
     outcome = replay(
         [
             step(

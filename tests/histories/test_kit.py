@@ -99,7 +99,7 @@ def test_every_module_registers_something() -> None:
 
 
 def test_every_path_and_limit_exists() -> None:
-    """They are named by text, so a renamed function or constant must not drop them silently."""
+    """They are named as text, so renaming a function or constant would drop them silently."""
     counts: Counter[str] = Counter()
     with lowered({name: values[0] for name, values in THRESHOLDS.items()}), counted(counts):
         assert missing(counts) == [*PATHS]

@@ -425,9 +425,7 @@ def test_fast_clocks_expire_no_tombstones(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_terminal_control_sequences_are_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    """Names in a table can contain escape sequences that control the terminal of whoever looks at
-    it.
-    """
+    """Names in a table can contain escape sequences that control the reader's terminal."""
     evil = "a\x1b]0;owned\x07\x9b2J\u202eb\x7f"
     rows = pa.table({evil: [1]}, schema=pa.schema([pa.field(evil, pa.int64())]))
     ds = lance_stream.create_dataset(tmp_path / "t", rows.schema, config={evil: evil})

@@ -160,7 +160,7 @@ def test_many_drivers_create_one_table(uri: str, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["append", "overwrite"])
 def test_files_for_other_columns_are_refused(tmp_path: Path, way: str) -> None:
-    """The table was created meanwhile, with other columns."""
+    """Another writer may create the table with other columns while the files are written."""
     uri = str(tmp_path / "t")
     planned = plan_table(uri, SCHEMA)
     lance_stream.create_dataset(uri, pa.schema([("x", pa.int64()), ("y", pa.int64())]))

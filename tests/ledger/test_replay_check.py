@@ -67,7 +67,7 @@ def test_reordered_rows_are_a_replay(table: TableVersion) -> None:
 
 
 def test_different_rows_are_an_error(table: TableVersion) -> None:
-    """They arrive under a batch id that is already committed, and skipping them would lose them."""
+    """Skipping rows that arrive under a committed batch id would lose them."""
     take_in(table, 0, rows(1, 2))
     for other in (rows(1), rows(1, 3), rows(1, 2, 2)):
         with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
@@ -133,7 +133,7 @@ def test_older_batches_are_compared(table: TableVersion, back: int) -> None:
 
 
 def test_unknown_batches_are_an_error(table: TableVersion) -> None:
-    """Its version was cleaned up and the ledger no longer has it, so nothing can be compared."""
+    """The version was cleaned up and the ledger no longer has it, so nothing can be compared."""
     for number in range(12):
         take_in(table, number, rows(number))
     lance_stream.open_dataset(table.uri).cleanup(retain_versions=1, older_than="0 seconds")
@@ -216,7 +216,7 @@ def test_removing_an_app_id_keeps_replays(
 def test_claimed_versions_are_not_replays(
     table: TableVersion,
 ) -> None:
-    """They belong to another sink of this query."""
+    """Such versions belong to another sink of this query."""
     result = take_in(table, 4, rows(1, 2))
     version = frozenset([result.table.version])
     assert take_in(table, 4, rows(1, 2), "mine", claimed=version).is_new

@@ -60,7 +60,7 @@ def test_recorded_batch_ids_are_never_new(standing: Standing) -> None:
 
 
 def test_differing_rows_are_never_skipped_silently() -> None:
-    """They would be lost, unless the plan may give different rows each time."""
+    """Skipping would lose the rows, unless the plan may give different rows each time."""
     differing = (Contents.DIFFERENT, Contents.OTHER_RULES)
     for line in VERDICTS.values():
         assert Verdict.REPLAY not in [line[contents] for contents in differing]
@@ -95,7 +95,7 @@ def test_rows_are_compared_with_the_entry(
 
 
 def test_forgotten_batches_are_compared_by_rules() -> None:
-    """Its rows are not recorded, but the stream's newest entry has the rules."""
+    """Rows of old batches are not recorded, but the stream's newest entry has the rules."""
     match = replace(MATCH, standing=Standing.ALIAS_FORGOTTEN, entry=None, since=())
     assert compare(match, BATCH, ROWS) is Contents.UNRECORDED
     assert compare(match, replace(BATCH, rules="others"), ROWS) is Contents.OTHER_RULES

@@ -57,7 +57,7 @@ def test_missing_programs_are_named_with_remedy(
 
 
 def test_the_hint_is_one_harmless_line(tmp_path: Path) -> None:
-    """As a hint the check must not fail targets that need no Spark."""
+    """The check must not fail targets that need no Spark."""
     answer = check(tmp_path, None, "--hint")
     assert answer.returncode == 0
     assert len(answer.stdout.splitlines()) == 1

@@ -54,7 +54,7 @@ def numbers(ds: Dataset) -> list[int]:
 
 
 def test_without_an_interval_every_version_stays() -> None:
-    """It is off by default, and the other entries do not enable it."""
+    """Automatic cleanup is off by default, and its other entries do not enable it."""
     ds = create(older_than="0s", retain_versions="1")
     for _ in range(4):
         ds = ds.append(ROWS)

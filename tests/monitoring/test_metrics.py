@@ -304,7 +304,9 @@ def test_recreated_tables_are_measured_anew(tmp_path: Path) -> None:
 def test_unreadable_tables_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A warning at each scrape would flood the log, while the metric goes on telling."""
+    """A warning at each scrape would flood the log, while the metric continues to report the
+    problem.
+    """
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry, max_age_seconds=0)
     metrics.watch("memory://nowhere/t")

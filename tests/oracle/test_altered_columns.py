@@ -147,7 +147,7 @@ def test_stale_appends_follow_a_cast(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
 def test_pylance_reads_and_continues_our_parts(tmp_path: Path, version: str) -> None:
-    """It adds such parts in 2.2 only, but reads them in each version."""
+    """pylance adds struct fields in 2.2 only, but reads them in every version."""
     ds = lance_stream.open_dataset(create(tmp_path, version))
     parts = ("place.city", "place.deep.d", "orders.m")
     ds = ds.add_columns([pa.field(part, pa.string()) for part in parts])

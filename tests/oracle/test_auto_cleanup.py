@@ -39,7 +39,7 @@ def append_theirs(uri: str) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(config.values()))
 def test_the_same_versions_are_left(tmp_path: Path, config: dict[str, str]) -> None:
-    """One config, whoever writes."""
+    """The table's config must have one meaning for all writers."""
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     for uri in (ours, theirs):
         lance.write_dataset(ROWS, uri).update_config(config)
@@ -50,7 +50,7 @@ def test_the_same_versions_are_left(tmp_path: Path, config: dict[str, str]) -> N
 
 
 def test_two_programs_share_auto_cleanup(tmp_path: Path) -> None:
-    """Neither removes a file that the other's version needs."""
+    """Neither program may remove a file that a version of the other needs."""
     uri = str(tmp_path / "table")
     lance.write_dataset(ROWS, uri).update_config({INTERVAL: "2", OLDER_THAN: "0s"})
     choose = random.Random(1)

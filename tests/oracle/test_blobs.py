@@ -62,7 +62,7 @@ def check_both_read(path: Path, values: list[bytes | None]) -> None:
 @pytest.mark.parametrize("nulls", ["none", "some", "all"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_blobs_of_pylance_read_the_same(tmp_path: Path, version: str, nulls: str) -> None:
-    """Each size lies in another place: inline, packed or in a file of its own."""
+    """Blobs are stored inline, packed or in a file of their own, depending on their size."""
     values = values_of(EDGES, nulls)
     lance.write_dataset(table_of(values), tmp_path / "t", data_storage_version=version)
     check_both_read(tmp_path / "t", values)

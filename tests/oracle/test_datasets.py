@@ -159,7 +159,7 @@ ON_TOP: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("operation", list(ON_TOP))
 @pytest.mark.parametrize("file_version", [pytest.param("2.0", marks=pytest.mark.slow), "2.2"])
 def test_changes_by_pylance_are_followed(uri: str, file_version: str, operation: str) -> None:
-    """Each of pylance's operations leaves other manifests, on which we read, follow and write."""
+    """Manifests of pylance's operations differ from ours, and we read, follow and extend them."""
     before = ours_of_every_kind(uri, file_version)
     ON_TOP[operation](lance.dataset(uri))
     newest = agree(uri)

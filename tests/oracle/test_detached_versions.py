@@ -164,7 +164,7 @@ def test_detached_versions_enter_no_history(
 
 
 def test_versions_detached_from_detached_ones_verify(tmp_path: Path) -> None:
-    """Their numbers are random, so a row may have a larger one than its version."""
+    """The numbers are random, so a row version may exceed the table version."""
     table = DetachedTable(tmp_path / "t")
     for _ in range(4):
         ds = table.append_detached(MORE, table.version)

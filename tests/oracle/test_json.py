@@ -156,7 +156,7 @@ def test_compactions_keep_values_without_a_text(tmp_path: Path) -> None:
 
 
 def test_spark_gets_json_as_strings(tmp_path: Path) -> None:
-    """At any depth."""
+    """Spark cannot read Arrow's JSON type, at the top level or in lists."""
     texts = pa.array(["[1]", None], pa.json_())
     table = pa.table({"j": texts, "l": pa.ListArray.from_arrays(pa.array([0, 1, 2]), texts)})
     ds = lance_stream.create_dataset(tmp_path / "table", table)

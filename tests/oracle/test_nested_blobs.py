@@ -82,7 +82,7 @@ CASES = [
 def test_nested_blobs_of_pylance_are_read(
     tmp_path: Path, version: str, shape: str, by_extension: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were taken for damage, so `verify` called a sound table corrupt."""
+    """`verify` must not call a sound table with nested blobs corrupt."""
     theirs = written(tmp_path / "t", version, shape, by_extension=by_extension)
     expected = theirs.scanner(blob_handling="all_binary").to_table().column("s").to_pylist()
     ds = lance_stream.open_dataset(tmp_path / "t")

@@ -207,7 +207,7 @@ def test_missing_branches_list_the_existing_ones(uri: str) -> None:
 
 
 def test_deleted_branches_can_be_recreated(uri: str) -> None:
-    """Also if another branch is in its folder, where the reference fails."""
+    """This must work even with another branch in the folder, where pylance fails."""
     ds = open_dataset(uri)
     for name in ("a", "a/b", "a/data"):
         ds.branches.create(name, 1)

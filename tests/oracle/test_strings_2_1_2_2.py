@@ -205,7 +205,7 @@ def test_dictionaries_of_any_size_read_alike(
 def test_compiled_loops_agree_with_pylance(
     version: FileVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With them, strings that suit FSST are written by it unasked."""
+    """With compiled loops, strings that suit FSST are written in it without a request."""
     monkeypatch.setattr(choose_strings, "MIN_FSST_BYTES", 1)
     table = table_of({})
     ours, theirs = tmp_path / "ours.lance", tmp_path / "theirs.lance"

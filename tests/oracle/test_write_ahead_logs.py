@@ -171,7 +171,7 @@ def test_other_changes_keep_logged_rows_visible(tmp_path: Path, change: str) -> 
 
 @pytest.mark.parametrize("operation", ["overwrite", "restore"])
 def test_replacing_all_rows_removes_the_log(tmp_path: Path, operation: str) -> None:
-    """As in pylance: what is to be replaced includes the rows in the log."""
+    """The replaced rows include those in the log, as in pylance."""
     table = LoggedTable(tmp_path / "t")
     wider = pa.table({"id": [9], "n": pa.array([9], pa.int64())})
     if operation == "overwrite":
@@ -202,7 +202,7 @@ def _tightened_without_check(table: LoggedTable) -> Dataset:
 
 
 def test_derived_columns_reach_merged_log_rows(tmp_path: Path) -> None:
-    """They start as nulls, and rows that come later are computed, so a log is no obstacle."""
+    """Derived columns start as nulls and later rows are computed, so a log is no obstacle."""
     table = LoggedTable(tmp_path / "t")
     doubled = lance_stream.derive(
         table.uri,

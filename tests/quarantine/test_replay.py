@@ -229,8 +229,8 @@ def test_first_replays_create_the_quarantine(uri: str) -> None:
 
 
 def test_cleanup_keeps_staged_rows_in_ledgers(uri: str) -> None:
-    """They are nowhere else until they are in the quarantine, while those of killed attempts are
-    useless.
+    """Staged rows exist nowhere else until they are in the quarantine; those of killed attempts
+    are useless.
     """
     take_in(uri, 0, bad(1), dies="staged")
     take_in(uri, 0, bad(2), dies="committed")

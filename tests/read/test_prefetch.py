@@ -22,7 +22,7 @@ def fail() -> pa.RecordBatch:
 
 @pytest.mark.parametrize("ends_by", ["error", "consumer"])
 def test_abandoned_reads_end_on_consumer_threads(ends_by: str) -> None:
-    """They may have started threads, which none of those threads can join."""
+    """A read may have started threads, which cannot join themselves."""
     ended_on = []
 
     def reads() -> Iterator[BatchRead]:

@@ -301,7 +301,7 @@ def test_json_of_other_types_is_refused(name: str, arrow: pa.DataType) -> None:
     ids=str,
 )
 def test_unsupported_types_are_refused_with_column(arrow: pa.DataType) -> None:
-    """In a wide schema the type alone does not show which column has to change."""
+    """In a wide schema the type does not show which column has to change."""
     with pytest.raises(InvalidInputError) as refused:
         arrow_schemas.from_arrow(pa.schema([("outer", pa.struct([("bad", arrow)]))]))
     assert "column: 'bad'" in refused.value.__notes__

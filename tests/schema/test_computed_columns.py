@@ -81,7 +81,7 @@ def test_other_columns_may_change(fields: tuple[Field, ...]) -> None:
     ],
 )
 def test_a_refresh_keeps_its_inputs(fields: tuple[Field, ...], why: str) -> None:
-    """Otherwise it would compute other values, or none."""
+    """Without its inputs a refresh would compute other values, or none."""
     with pytest.raises(InvalidInputError, match=why):
         check(*fields)
 
@@ -94,7 +94,7 @@ def test_new_tables_declare_no_computed_columns() -> None:
 
 
 def test_each_computed_column_is_checked() -> None:
-    """One that is dropped hides no other that changes."""
+    """A dropped computed column must not hide another one that changes."""
     other = replace(SUM, id=98, name="other")
     before = replace(BEFORE, fields=(SUM, other, A, B))
     check(other, A, B, before=before)

@@ -31,5 +31,5 @@ def test_declarations_are_added_to_the_columns() -> None:
     ids=["order", "names", "last type", "first type"],
 )
 def test_other_columns_declare_nothing(rows: pa.Schema) -> None:
-    """They replace the table's columns, and get new ids."""
+    """Such columns replace those of the table and get new ids."""
     assert with_declarations(TABLE, from_arrow(rows)) is None

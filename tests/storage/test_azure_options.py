@@ -334,7 +334,7 @@ def test_equal_containers_make_equal_stores() -> None:
 
 
 def test_all_spellings_share_one_name() -> None:
-    """Otherwise two writers would publish versions of one table under two names."""
+    """Two names would let two writers publish versions of one table separately."""
     options = {"account_name": "acct", "account_key": KEY}
     stores = [
         open_store("az://cont/dir/t", options),

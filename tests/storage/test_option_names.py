@@ -55,7 +55,7 @@ def test_unknown_names_list_the_options() -> None:
 
 
 def test_contradictory_aliases_are_refused() -> None:
-    """Their values are not shown."""
+    """The choice would be a guess, and the error must not show the values."""
     assert take_settings({"secret": "a", "aws_secret_access_key": "a"}, "s3") == {"secret": "a"}
     with pytest.raises(InvalidInputError, match="'secret' and 'aws_secret_access_key'") as caught:
         take_settings({"secret": "hush-1", "aws_secret_access_key": "hush-2"}, "s3")
@@ -111,7 +111,7 @@ def test_invalid_counts_are_refused(value: Any) -> None:
 
 
 def test_options_of_other_types_stay_hidden() -> None:
-    """They are refused, and their values are not shown."""
+    """The value may be a secret, so the error must not show it."""
     with pytest.raises(InvalidInputError, match="'key' must be a non-empty string") as caught:
         as_text("key", 12345)
     assert "12345" not in str(caught.value)

@@ -68,7 +68,9 @@ class TestS3Store(ObjectStoreContract):
     def test_services_that_ignore_conditions_are_refused(
         self, bucket: Bucket, proxy: FaultProxy
     ) -> None:
-        """They are detected when the first object is created once."""
+        """Such a service would let two writers publish one version, so the first conditional
+        write tests it.
+        """
         store = store_at(bucket, proxy.url, aws_conditional_put=None)
         direct = store_in(bucket)
         # As if the condition were not there: what would break it is gone when the request comes.

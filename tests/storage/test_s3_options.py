@@ -139,7 +139,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], problem: str) -> N
 
 
 def test_retries_and_timeouts_come_from_options() -> None:
-    """They are those of all object services."""
+    """All object services share these options."""
     policy = s3_settings(
         {"client_max_retries": "2", "request_timeout": "5s", "connect_timeout": 1}
     ).retry_policy

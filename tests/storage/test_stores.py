@@ -192,7 +192,7 @@ def test_deleting_the_folder_fails_create_once(
 
 
 def test_one_process_creates_a_name(tmp_path: Path) -> None:
-    """This is what a commit rests on: exactly one of several processes may create a version."""
+    """Commits rely on this: exactly one of several processes may create a version."""
     context = multiprocessing.get_context("fork")
     num_rounds, num_processes = 10, 4
     start, wins = context.Barrier(num_processes), context.SimpleQueue()

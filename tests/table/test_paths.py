@@ -168,7 +168,7 @@ BAD_PATHS = [
 
 @pytest.mark.parametrize("path", BAD_PATHS)
 def test_paths_outside_the_table_are_corrupt(path: str) -> None:
-    """Whoever writes a shared table must not be able to read other files of its readers."""
+    """Writers of a shared table must not be able to read other files of its readers."""
     for use in (paths.check_stored_path, paths.data_file_path, paths.transaction_path):
         with pytest.raises(CorruptDataError, match="not a path below"):
             use(path)

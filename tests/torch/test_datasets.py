@@ -80,7 +80,7 @@ def test_rows_come_once_in_table_order(uri: str) -> None:
 
 
 def test_a_seed_determines_each_epochs_order(uri: str) -> None:
-    """An experiment can be repeated, and no two epochs show the rows alike."""
+    """Experiments must be repeatable, while no two epochs have the same order."""
     first, second = (VersionDataset(uri, seed=5, chunk_rows=20) for _ in range(2))
     orders = [ids_of(first) for _ in range(2)]
     assert [ids_of(second) for _ in range(2)] == orders
@@ -109,7 +109,7 @@ def test_ranks_and_workers_share_the_rows(uri: str, num_workers: int) -> None:
 
 
 def test_training_resumes_within_an_epoch(uri: str) -> None:
-    """A job that is preempted after any batch goes on with the next one."""
+    """A job that is preempted after any batch continues with the next one."""
     whole = list(VersionDataset(uri, seed=3, batch_rows=6, chunk_rows=20))
     for num_done in range(0, len(whole), 5):
         dataset = VersionDataset(uri, seed=3, batch_rows=6, chunk_rows=20)

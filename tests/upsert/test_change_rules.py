@@ -102,7 +102,7 @@ def test_sequences_are_stored_once(
     ],
 )
 def test_contradicting_arguments_are_refused(arguments: dict[str, Any], error: str) -> None:
-    """Each would be ignored silently, or fail in the first batch."""
+    """One of the arguments would be ignored silently, or fail in the first batch."""
     with pytest.raises(InvalidInputError, match=error):
         ChangeRules.of(**arguments)
 

@@ -160,7 +160,7 @@ def test_deletes_beat_concurrent_older_inserts(ours: Event) -> None:
 
 
 def test_without_tombstones_late_rows_resurrect() -> None:
-    """This shows the fault that tombstones prevent, and that both settings behave as documented."""
+    """Both settings must behave as documented, including the fault that tombstones prevent."""
     table = append(new_table(), pa.table({"id": [1], "seq": [1], "x": ["1@1"]})).table
     for rules, expected in ((FORGETFUL, {1: "1@2"}), (RULES, {})):
         table = take_in(table, (1, 9, "d"), rules=rules).table
@@ -338,7 +338,7 @@ def test_concurrent_rename_refuses_remembered_deletes() -> None:
 
 
 def test_sequences_follow_swapped_names() -> None:
-    """Otherwise later sequences would be compared with remembered ones of the other column."""
+    """By name, later sequences would be compared with remembered ones of the other column."""
     schema = SCHEMA.append(pa.field("at", pa.int64()))
     table = take_in(new_table(schema), (1, 1, "u")).table
     swapped = {"seq": "at", "at": "seq"}

@@ -42,7 +42,7 @@ def test_one_call_sets_three_maps(ds: Dataset) -> None:
 
 
 def test_none_removes_and_replace_clears(ds: Dataset) -> None:
-    """These are the two ways to remove entries."""
+    """There is no other way to remove entries."""
     ds = ds.update_metadata({"a": "1", "b": "2", "c": "3"})
     assert ds.update_metadata({"a": None, "d": "4"}).metadata == {"b": "2", "c": "3", "d": "4"}
     assert ds.update_metadata({"e": "5"}, replace=True).metadata == {"e": "5"}
@@ -97,7 +97,7 @@ def test_storage_settings_of_columns_cannot_change(ds: Dataset, key: str) -> Non
 
 
 def test_unknown_column_encodings_are_refused(ds: Dataset) -> None:
-    """Otherwise the next append would fail."""
+    """The next append would fail."""
     with pytest.raises(InvalidInputError, match="lance-encoding:compression"):
         ds.update_metadata(fields={"place.zip": {"lance-encoding:compression": "gzip"}})
     after = ds.update_metadata(fields={"place.zip": {"lance-encoding:compression": "zstd"}})

@@ -100,7 +100,7 @@ def test_batching_does_not_change_verdicts(rows, batch_rows):
 @settings(max_examples=10, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_counting_equals_collecting_bad_rows(rows):
-    """The cheap count and the full list of bad rows must tell the same."""
+    """The cheap count must agree with the full list of bad rows."""
     batch = pa.RecordBatch.from_pylist(rows, INCOMING)
     counting = RowRules(TABLE, CHECKS, keys=("id",), deletes="_deletes", casts=False)
     bad = BadRows([counting.judge(batch).bad])

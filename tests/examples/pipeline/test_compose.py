@@ -77,7 +77,7 @@ def test_copied_files_are_not_ignored() -> None:
 
 
 def test_images_use_the_tested_versions() -> None:
-    """What runs in Docker must be what the tests have tried."""
+    """Docker must run the versions that the tests run."""
     makefile = (ROOT / "Makefile").read_text()
     (spark,) = re.findall(r"\[pipeline\]' '(pyspark==[\d.]+)'", makefile)
     assert f"'.[pipeline]' '{spark}'" in DOCKERFILE

@@ -80,7 +80,7 @@ def test_missed_rows_of_searches_are_noticed() -> None:
 
 
 def test_brute_force_skips_zero_vectors() -> None:
-    """This is what searches are compared with, and a zero vector has no cosine distance."""
+    """A zero vector has no cosine distance, and brute force is the standard for searches."""
     vectors = np.zeros((3, 256), np.float32)
     vectors[0, 0] = vectors[2, 1] = 1
     vector = np.zeros(256, np.float32)

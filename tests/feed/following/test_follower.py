@@ -156,9 +156,7 @@ def test_splits_remove_rows_before_adding_others(ds: Dataset) -> None:
 def test_positions_of_earlier_releases_stay_valid(
     num_delivered: int, with_pre_images: bool
 ) -> None:
-    """They count an update as one change, and the rest of the version must follow without
-    repetition.
-    """
+    """Old positions count an update as one change, and the rest must follow without repetition."""
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(1, 2, 3, 4))
     ds = ds.upsert(rows(2, 3, 4, 5), on="id")
     rules = FollowerRules(FeedRules(pre_images=with_pre_images))
@@ -357,7 +355,9 @@ def test_empty_tables_have_empty_snapshots() -> None:
 def test_snapshots_of_removed_versions_restart(
     stored: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error, or the snapshot is read again at the newest version."""
+    """The rest of the snapshot is lost: an error by default, or a new snapshot of the newest
+    version.
+    """
     first = follow(stored).advance(FROM_SNAPSHOT, Limits(rows=2))
     after = stored.append(rows(8))
     forget(stored, 5)
@@ -466,7 +466,7 @@ def test_lenient_net_changes_bridge_gaps(stored: Dataset) -> None:
 def test_partly_read_versions_can_be_bridged(
     stored: Dataset,
 ) -> None:
-    """It is an error, or its rows are read again as part of the net changes."""
+    """The rest of the version is lost: an error by default, or net changes that repeat its rows."""
     half = follow(stored).advance(Position(1), Limits(rows=4))
     assert (half.version, half.num_delivered) == (1, 4)
     forget(stored, 2)
@@ -613,7 +613,7 @@ def test_cached_versions_do_not_survive_replacement(tmp_path: Path) -> None:
 
 
 def test_positions_of_older_releases_resume_inside(ds: Dataset) -> None:
-    """They have the mark of the previous version only."""
+    """Such positions have the mark of the previous version only."""
     marked = follow(ds).position_after(1)
     old = Position(1, 4, mark=marked.mark)
     new = inside_version_2(follow(ds))
@@ -666,7 +666,7 @@ def test_appends_need_no_stable_ids(tmp_path: Path) -> None:
 
 
 def test_appended_rows_stop_at_other_changes(ds: Dataset) -> None:
-    """Unless `skipChangeCommits` is on."""
+    """An append-only source cannot express other changes, and skips them only on request."""
     followed = follow(ds, FollowerRules(FeedRules(), only_appended=True))
     with pytest.raises(InvalidInputError, match=r"version 3 .*skipChangeCommits"):
         read(followed, Position(1), Position(5))

@@ -299,7 +299,7 @@ def test_numpy_replaces_a_failing_compiler(monkeypatch, caplog):
 
 
 def test_interpreted_loops_are_not_used(monkeypatch):
-    """As with NUMBA_DISABLE_JIT=1, by which other code is debugged."""
+    """With NUMBA_DISABLE_JIT=1, set to debug other code, loops would run in slow Python."""
     monkeypatch.setattr(kernels.numba.config, "DISABLE_JIT", 1)
     assert CompiledLoops().get() is None
 

@@ -45,7 +45,7 @@ def test_a_file_without_magic_is_corrupt() -> None:
 
 @pytest.mark.parametrize(("major", "minor", "named"), [(2, 3, r"2\.3"), (9, 9, r"9\.9")])
 def test_an_unsupported_version_is_named_first(major: int, minor: int, named: str) -> None:
-    """Even where nothing else in the footer is valid."""
+    """In another version the rest of the footer may have another meaning."""
     end = struct.pack("<QHH4s", 0, major, minor, b"LANC")
     with pytest.raises(UnsupportedFeatureError, match=named):
         decode_footer(end, len(end))

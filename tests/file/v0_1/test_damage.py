@@ -76,7 +76,7 @@ def with_metadata(data: bytes, message: file_pb2.Metadata) -> bytes:
 
 
 def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
-    """Otherwise each refusal below would prove nothing."""
+    """If it were not, the refusals below would prove nothing."""
     assert read_everything(files, sound)
     assert read_everything(files, with_metadata(sound, parts_of(sound)[1]))
 

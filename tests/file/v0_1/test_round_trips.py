@@ -88,7 +88,7 @@ def test_arrays_have_exactly_the_fields_types(files: Any, data: bytes, table: pa
 
 
 def test_batches_have_equal_sizes(files: Any, data: bytes) -> None:
-    """All but the last."""
+    """Only the last batch may be smaller."""
     starts = files.open(data).reader._content.tail.batch_offsets
     sizes = np.diff(starts)
     assert len(sizes) > 2

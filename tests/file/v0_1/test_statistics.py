@@ -78,7 +78,7 @@ def test_truncated_binary_bounds_stay_bounds(data: bytes) -> None:
 
 @pytest.mark.floors
 def test_bounds_over_nulls_are_ignored() -> None:
-    """Except those of byte strings."""
+    """Bounds of a page with nulls are reliable for byte strings only."""
     counts, minimum, maximum = pa.array([0, 1]), pa.array([1, 5]), pa.array([2, 9])
     bounds = valid_bounds(Field("x", "int64"), counts, minimum, maximum)
     assert bounds.minimum.to_pylist() == [1, None]

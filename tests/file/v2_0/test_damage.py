@@ -94,7 +94,7 @@ def read_everything(files: Any, data: bytes) -> bool:
 
 @pytest.mark.floors
 def test_the_undamaged_file_is_readable(files: Any, sound: bytes) -> None:
-    """Otherwise each refusal below would prove nothing."""
+    """If it were not, the refusals below would prove nothing."""
     assert read_everything(files, sound)
 
 

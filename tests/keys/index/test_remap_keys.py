@@ -156,7 +156,7 @@ def test_few_unknown_rows_are_remapped(num_unknown: int) -> None:
 
 
 def test_uncommitted_compactions_are_harmless() -> None:
-    """Its run names files that no version has, and merging drops them."""
+    """The run names files that no version has, and merging drops them."""
     table = upsert(saved_table(), rows([1], 7), ON_ID).table
     before = runs_of(table)
     prepared = prepare(table)

@@ -26,7 +26,9 @@ from tests.maintenance.cleanup.tables import (
 
 
 def test_cleanup_removes_versions_and_their_files() -> None:
-    """What no remaining version names must go, exactly that, and be counted in the report."""
+    """Exactly the files that no remaining version names must be removed, and counted in the
+    report.
+    """
     ds = busy_table()
     before, there = ds.to_table(with_row_id=True, with_row_versions=True), len(paths_of(ds))
     report = ds.cleanup(retain_versions=1)

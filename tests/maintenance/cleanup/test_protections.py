@@ -105,7 +105,7 @@ def test_holds_on_branches_expire() -> None:
 
 
 def test_damaged_tags_stop_the_cleanup() -> None:
-    """It may name a version that somebody relies on."""
+    """The tag may name a version that somebody relies on."""
     ds = busy_table()
     ds.table.store.write("_refs/tags/gold.json", b"?")
     before = paths_of(ds)

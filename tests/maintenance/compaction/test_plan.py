@@ -111,7 +111,7 @@ def test_invalid_target_sizes_are_refused() -> None:
 
 
 def test_fragments_exceeding_a_file_stay() -> None:
-    """They would become as many files again, and each compaction would rewrite them."""
+    """Such fragments would become as many files again at every compaction."""
     table = table_of(*[5] * 10)
     assert plan(table, CompactionRules(100, max_file_bytes=10_000)) == [tuple(range(10))]
     assert plan(table, CompactionRules(100, max_file_bytes=2_500)) == [

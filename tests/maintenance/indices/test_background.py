@@ -160,7 +160,7 @@ def test_a_round_waits_for_a_compaction(
 def test_moved_rows_restart_the_round(
     uri: str, newest: Callable[[], TableVersion], gate: Gate
 ) -> None:
-    """Its index names row addresses that the compaction has replaced."""
+    """The index names row addresses that the compaction has replaced."""
     indexing = BackgroundIndexing(ANY_ROW)
     lance_stream.open_dataset(uri).append(rows(60, 90))
     indexing.after_batch(newest)
@@ -322,7 +322,7 @@ def test_damaged_indices_do_not_block_others(
 
 
 def test_damaged_indices_are_retried_later(uri: str, gate: Gate) -> None:
-    """Trying it at every round would waste a build each time; an index built anew is tried at
+    """A retry at every round would waste a build each time, while a rebuilt index is tried at
     once.
     """
     gate.is_open.set()

@@ -147,7 +147,7 @@ def test_tables_can_leave_their_manifest_store(external: Path, options: dict[str
 
 
 def test_stale_writers_reclaim_the_table(external: Path, options: dict[str, str]) -> None:
-    """They are still configured with the manifest store that the table has left."""
+    """Such writers are still configured with the manifest store that the table has left."""
     late = open_dataset(external, storage_options=options)
     lance_stream.leave_manifest_store(external, options)
     open_dataset(external).append(rows(3))

@@ -96,7 +96,7 @@ def test_only_marked_large_bytes_are_json() -> None:
     ids=lambda texts: str(texts.type),
 )
 def test_all_kinds_of_text_are_encoded(texts: pa.Array) -> None:
-    """The same bytes from each."""
+    """Every Arrow type of text must give the same bytes."""
     assert as_jsonb(texts).equals(as_jsonb(pa.array(["1", None, '{"a":1}'])))
 
 

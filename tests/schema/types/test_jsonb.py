@@ -34,7 +34,7 @@ BYTES = {
 @pytest.mark.floors
 @pytest.mark.parametrize("text", BYTES)
 def test_bytes_are_those_of_the_reference(text: str) -> None:
-    """Both ways: a file must mean the same to every reader."""
+    """A file must mean the same to every reader, so both directions are compared."""
     data = bytes.fromhex(BYTES[text])
     assert encode_jsonb(text) == data
     assert decode_jsonb(data) == text
@@ -109,7 +109,7 @@ def test_damaged_bytes_are_named(data: str, error: str) -> None:
 
 
 def test_nesting_is_limited_alike_both_ways() -> None:
-    """What is stored can be read again."""
+    """Every stored value must be readable again."""
     text = "[" * 400 + "]" * 400
     assert decode_jsonb(encode_jsonb(text)) == text
     with pytest.raises(InvalidInputError, match="more than 400 levels"):
@@ -129,7 +129,7 @@ def test_deep_nesting_is_no_crash() -> None:
 
 
 def test_random_damage_never_raises_other_errors() -> None:
-    """Each change of a byte gives a value or one of our errors."""
+    """A changed byte gives a value or one of our errors."""
     dice = random.Random(1)
     sound = encode_jsonb('{"a":[1,2.5,null,true,"text"],"b":{"c":-70000}}')
     for _ in range(3000):

@@ -14,7 +14,7 @@ RECIPE = Path(__file__).parents[3] / "docs/guides/recipes/spark-3.5.md"
 def test_recipe_for_spark_3_5_runs(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the only way to stream changes on PySpark 3.5, so it runs on every PySpark."""
+    """PySpark 3.5 has no other way to stream changes, and the recipe runs on every PySpark."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", RECIPE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3

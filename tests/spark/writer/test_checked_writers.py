@@ -125,8 +125,8 @@ def test_only_bad_rows_are_quarantined(uri: str, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_batches_of_bad_rows_are_recorded(uri: str, mode: str, is_first: bool) -> None:
-    """Its entry in the ledger makes a repetition a replay, also for the first batch, which creates
-    the table.
+    """The ledger entry makes a repetition a replay, also for the first batch, which creates the
+    table.
     """
     options = {**MODES[mode], **ASIDE, "expect": "x > 9"}
     number = 0

@@ -163,7 +163,7 @@ def test_rewritten_fragments_are_placed_by_id() -> None:
 
 
 def test_rewrites_that_lose_rows_are_refused() -> None:
-    """A rewrite that loses row ids is refused, too."""
+    """A compaction must neither lose rows or row ids nor take ids that are in use."""
     old = table(3, 2)
     fine = rewritten(old, 0, 1)
     (group,) = fine.groups

@@ -186,7 +186,7 @@ def test_unchanged_fragments_are_never_decoded() -> None:
 
 
 def test_only_changed_deletion_files_are_requested() -> None:
-    """Each requested file is a request to the store."""
+    """A deletion file costs a request to the store."""
     older = version(1, Rows(0, range(10), deleted=[1]), Rows(1, range(10, 15), deleted=[2]))
     newer = version(2, older.rows[0], Rows(1, range(10, 15), deleted=[2, 4]))
     plan = plan_diff(older.manifest, newer.manifest)
@@ -247,7 +247,7 @@ def test_rows_stamped_in_place_are_updates() -> None:
 
 
 def test_dead_rows_are_never_updates() -> None:
-    """Their row versions make no difference."""
+    """Row versions of deleted rows make no difference."""
     older = version(1, Rows(0, range(4), deleted=[0]))
     newer = version(2, Rows(0, range(4), 2, deleted=[0, 1]))
     assert ids(older, newer) == expect(update=[2, 3], delete=[1])
@@ -280,7 +280,7 @@ def test_restores_insert_and_update_rows() -> None:
 
 
 def test_reused_fragment_ids_are_recognized() -> None:
-    """In the newer version, the fragment of that id holds other rows."""
+    """A fragment of the same id may hold other rows in a later version."""
     older = version(3, Rows(0, range(10)), Rows(1, [20, 21], 3))
     newer = version(4, Rows(0, range(10)), Rows(1, [30, 21], 4))
     assert ids(older, newer) == expect(insert=[30], update=[21], delete=[20])

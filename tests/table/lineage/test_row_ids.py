@@ -113,7 +113,7 @@ def test_parts_of_a_sequence_decode_alone(ids: list[int], data: st.DataObject) -
 
 @given(id_lists, st.lists(st.one_of(near, far), max_size=30))
 def test_rows_are_found_by_id(ids: list[int], others: list[int]) -> None:
-    """Each kind of segment is searched in its own way, and a dictionary is the judge."""
+    """Every kind of segment is searched differently, and must find what a dictionary finds."""
     sequence = decode_row_ids(encode_row_ids(u64(ids)))
     requested = [*others, *ids[::3]]
     index_by_id = {id_: index for index, id_ in enumerate(ids)}

@@ -340,7 +340,7 @@ def test_remembered_deletes_apply_to_wider_keys() -> None:
 
 
 def test_appends_are_rewritten_after_a_cast(ds: Dataset) -> None:
-    """Its files have the old type, which the new schema does not describe."""
+    """The files have the old type, which the new schema does not describe."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
     result = watched.append(rows(9))
     assert values(result)[-1] == values(ds.append(rows(9)))[-1]
@@ -396,7 +396,7 @@ def test_casts_are_planned_again_after_commits(ds: Dataset) -> None:
 
 
 def test_upserts_are_planned_again_after_casts(ds: Dataset) -> None:
-    """Its rows were matched and written in the old type."""
+    """The rows were matched and written in the old type."""
     watched = in_the_way(ds, lambda: ds.alter_columns(*ALL))
     result = watched.upsert(rows(3, 9), on="id")
     assert result.to_table()["id"].to_pylist().count(3) == 1

@@ -242,7 +242,7 @@ def test_picked_values_match_the_whole(
 
 @pytest.mark.parametrize(("index", "offset"), [(0, 3), (0, 4000), (1, 1000), (2, 17)], ids=str)
 def test_offsets_outside_their_chunk_are_corrupt(index: int, offset: int) -> None:
-    """Also where only single values are picked."""
+    """Picking single values must check offsets as reading whole chunks does."""
     block = VariableWidthBlock(3, np.array([0, 4, 8, 12], np.int32), np.zeros(12, np.uint8))
     page = encode_mini_block(block)
     indices = np.arange(3)

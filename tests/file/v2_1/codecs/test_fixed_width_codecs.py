@@ -182,7 +182,7 @@ def test_widths_beyond_the_word_are_refused(width: int) -> None:
 
 
 def test_damaged_chunks_keep_their_value_count() -> None:
-    """Or they are refused."""
+    """Readers rely on the count, so damage must change values or be refused."""
     decoded: list[str] = []
 
     @settings(max_examples=150, deadline=None)

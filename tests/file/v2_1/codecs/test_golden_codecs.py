@@ -162,7 +162,7 @@ def test_a_truncated_chunk_is_bad_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_wrong_value_counts_are_bad_data(name: str) -> None:
-    """Unless the last block can hold the difference."""
+    """Only a difference of one may go unnoticed, where padding of the last block hides it."""
     case = load(name)
     outcomes: Counter[bool] = Counter()
     for more in (-1, 1, 1500, 2**31, 2**62):
@@ -176,7 +176,7 @@ def test_wrong_value_counts_are_bad_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_damaged_encoding_is_bad_data(name: str) -> None:
-    """Or it still decodes."""
+    """Stored encodings are not trusted: damage decodes or is refused."""
     case = load(name)
     rng = np.random.default_rng(8)
     outcomes: Counter[bool] = Counter()

@@ -64,7 +64,7 @@ STRING = struct.pack("<IIIii", 2, 8, 2, 0, 2) + b"ab"
 def test_constant_forms_are_distinguished(
     columns: Any, arrow_type: pa.DataType, message: Any, buffers: list[bytes], rows: list[Any]
 ) -> None:
-    """By the inline value and the number of buffers."""
+    """Only the inline value and the number of buffers tell the forms apart."""
     column = columns.from_buffers(arrow_type, message, 3, *buffers)
     assert column.read(0, 3).to_pylist() == rows
     assert column.read(1, 2).to_pylist() == rows[1:2]

@@ -55,7 +55,7 @@ def assert_reads_or_is_bad(column: Any, num_rows: int) -> int:
 
 @pytest.mark.parametrize("name", WITH_BUFFERS)
 def test_truncated_buffers_are_corrupt(columns: Any, name: str) -> None:
-    """Unless what was cut off is not needed."""
+    """A shorter buffer may be read only if the missing bytes are not needed."""
     values = SHAPES[name]
     column = columns.write(values)
     random = np.random.default_rng(1)

@@ -69,7 +69,7 @@ def test_nested_lists_and_structs_round_trip(
 
 
 def test_values_under_nulls_are_not_written(columns: Any) -> None:
-    """They are invisible, cost space and could reveal what was masked."""
+    """Invisible values would cost space and could reveal what was masked."""
     whole = pa.array([[1, 2], [3], [4, 5, 6], [7]])
     values = pa.ListArray.from_arrays(
         whole.offsets, whole.values, mask=pa.array([False, True, False, True])
@@ -183,7 +183,7 @@ def test_fields_without_any_column_are_corrupt(columns: Any) -> None:
 
 
 def test_rows_past_the_pages_are_corrupt(columns: Any) -> None:
-    """To read no rows is allowed."""
+    """A missing row must not be invented, while an empty selection needs no page."""
     column = columns.write(pa.array([["a"], None]))
     assert column.read(1, 1).to_pylist() == []
     assert column.take([]).type == column.read(0, 2).type
@@ -275,7 +275,7 @@ def test_plain_empty_structs_are_written(columns: Any) -> None:
     ids=str,
 )
 def test_empty_structs_in_lists_are_refused(columns: Any, values: pa.Array) -> None:
-    """And those that are null."""
+    """No leaf could store the levels of the lists and nulls."""
     with pytest.raises(InvalidInputError, match="without fields"):
         columns.write(values)
 

@@ -147,7 +147,7 @@ def test_dictionaries_are_written_within_limits(
 
 @pytest.mark.floors
 def test_values_under_nulls_are_not_stored(columns: Any) -> None:
-    """They are invisible, would spoil compression and could reveal what was masked."""
+    """Invisible values would spoil compression and could reveal what was masked."""
     secret = np.full(6000, 12345678, np.int64)
     secret[::2] = np.arange(3000)
     values = pa.array(secret, mask=np.arange(6000) % 2 == 1)
