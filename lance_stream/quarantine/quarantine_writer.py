@@ -90,7 +90,7 @@ class QuarantineBatch:
         quarantine = open_quarantine(self.uri, self.storage_options, target.uri)
         published = _published(quarantine, self.batch.app_id)
         if published != _staged(target, self.batch.app_id):
-            self.publish(target)
+            publish(self.uri, self.storage_options, target, self.batch.app_id)
             if quarantine is not None and not _staged(newest_version_of(target), self.batch.app_id):
                 _mark_stale(quarantine, self.batch.app_id, published)
 
@@ -118,8 +118,12 @@ class QuarantineBatch:
             self.file, self.counts = name, bad.counts()
 
     def publish(self, target: TableVersion) -> None:
-        """Add the rows that the table's ledger names to the quarantine; see `publish`."""
-        publish(self.uri, self.storage_options, target, self.batch.app_id)
+        """Add the batch's rows to the quarantine; the table has committed the batch.
+
+        A batch without bad rows leaves its stream's file, which `begin` has published, as it is.
+        """
+        if self.file:
+            publish(self.uri, self.storage_options, target, self.batch.app_id)
 
 
 def publish(

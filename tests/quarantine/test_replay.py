@@ -4,8 +4,10 @@ import base64
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -19,13 +21,13 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
-from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch, publish
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table import paths
 from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.append import append, append_fragments
-from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
+from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules, as_checks
 
 COLUMNS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.uint8())])
 WIDE = pa.schema([("id", pa.int64()), ("x", pa.int16())])
@@ -209,8 +211,7 @@ def test_quarantine_completes_after_killed_sinks(uri: str, reader: str) -> None:
         take_in(uri, 3, bad(4))
         expected.append((304, "ready"))
     elif reader == "same batch":
-        batch = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
-        batch.publish(lance_stream.open_dataset(uri).table)
+        publish(quarantine_uri(uri), {}, lance_stream.open_dataset(uri).table, "app")
     assert states_of(uri) == expected
     assert num_quarantined(uri) == (1 if reader == "list" else len(expected))
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == len(expected)
@@ -218,6 +219,32 @@ def test_quarantine_completes_after_killed_sinks(uri: str, reader: str) -> None:
 
 def micro_batch(number: int, rows: pa.Table) -> PendingBatch:
     return PendingBatch.of("app", number, digest=digest_of(rows))
+
+
+def test_good_batches_only_look_at_the_quarantine(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most batches have no bad row, and each request of theirs delays the next batch."""
+    take_in(uri, 0, bad(1))
+    table = lance_stream.open_dataset(uri).table
+    requests: list[str] = []
+    for name in ("list_names", "read", "read_ranges", "write", "create_once", "delete"):
+        monkeypatch.setattr(LocalStore, name, logged(getattr(LocalStore, name), requests))
+    quarantine = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
+    quarantine.begin(table)
+    quarantine.stage(BadRows(), rules_of(), table)
+    quarantine.publish(table)
+    assert requests == ["list_names", "read_ranges"]
+
+
+def logged(function: Callable[..., Any], requests: list[str]) -> Callable[..., Any]:
+    """Return a function that records its name before it does its work."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        requests.append(function.__name__)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def test_first_replays_create_the_quarantine(uri: str) -> None:
@@ -319,8 +346,7 @@ def test_overtaken_drivers_add_no_row_twice(uri, monkeypatch, is_first, dies, mo
     with monkeypatch.context() as patched:
         for name, function in real.items():
             patched.setattr(quarantine_writer, name, before(function))
-        batch = QuarantineBatch(quarantine_uri(uri), {}, MicroBatch("app", 1))
-        batch.publish(lance_stream.open_dataset(uri).table)
+        publish(quarantine_uri(uri), {}, lance_stream.open_dataset(uri).table, "app")
     if next(calls) <= moment:
         take_in(uri, 2, bad(3))
     expected = [] if is_first else [301]

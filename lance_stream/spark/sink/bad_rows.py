@@ -14,7 +14,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
@@ -118,23 +117,9 @@ class RowSorter:
         return self.pending.with_rows(digest, self.file)
 
     def publish(self) -> None:
-        """Add the bad rows to the quarantine; the batch is committed, by this driver or another."""
+        """Add the bad rows to the quarantine; this driver has committed the batch."""
         if self._quarantine is not None:
             self._quarantine.publish(self.target)
-
-
-def publish_bad_rows(
-    arguments: WriterArguments, micro_batch: MicroBatch, target: TableVersion
-) -> None:
-    """Add the bad rows of a committed batch to the quarantine, unless it has them.
-
-    Args:
-        arguments: The sink's arguments.
-        micro_batch: The batch.
-        target: The table, at any version.
-    """
-    if arguments.quarantines:
-        quarantine_batch(arguments, micro_batch).publish(target)
 
 
 def row_sorter(

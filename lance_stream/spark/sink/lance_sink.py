@@ -37,7 +37,6 @@ from lance_stream.spark.session.python_check import check_workers_python, explai
 from lance_stream.spark.session.running_queries import run_of, running_query
 from lance_stream.spark.session.session_settings import locate_written, options_in_session
 from lance_stream.spark.session.user_errors import message_first
-from lance_stream.spark.sink.bad_rows import publish_bad_rows
 from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
 from lance_stream.spark.sink.batch_names import rename_columns
 from lance_stream.spark.sink.batch_writing import TaskCount
@@ -45,6 +44,7 @@ from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
+from lance_stream.spark.writer.bad_row_rules import publish_bad_rows
 from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.phases import Phases

@@ -44,6 +44,7 @@ from lance_stream.spark.sink.batch_writing import (
 )
 from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
+from lance_stream.spark.writer.bad_row_rules import publish_bad_rows
 from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.table.fragments.fragment import Fragment
@@ -321,9 +322,10 @@ def _with_quarantined(commit: SinkCommit, sorter: RowSorter | None) -> SinkCommi
     """Return the outcome of a batch with its quarantined rows."""
     if sorter is None:
         return commit
-    sorter.publish()
     if commit.skipped:  # another driver's bad rows count
+        publish_bad_rows(sorter.arguments, sorter.pending.batch, sorter.target)
         return commit
+    sorter.publish()
     counts = sorter.counts or {}
     return replace(
         commit, rows_in=commit.rows_in + sum(counts.values()), rows_quarantined=dict(counts)

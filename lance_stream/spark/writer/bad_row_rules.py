@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from lance_stream.ledger.micro_batch import MicroBatch
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 
 if TYPE_CHECKING:
@@ -14,6 +15,22 @@ def quarantine_batch(arguments: WriterArguments, micro_batch: MicroBatch) -> "Qu
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 
     return QuarantineBatch(arguments.quarantine, arguments.storage_options, micro_batch)
+
+
+def publish_bad_rows(
+    arguments: WriterArguments, micro_batch: MicroBatch, target: TableVersion
+) -> None:
+    """Add the bad rows of a repeated batch to the quarantine, unless it has them.
+
+    Args:
+        arguments: The arguments of the sink or writer.
+        micro_batch: The batch; the table has it.
+        target: The table, at any version.
+    """
+    from lance_stream.quarantine.quarantine_writer import publish
+
+    if arguments.quarantines:
+        publish(arguments.quarantine, arguments.storage_options, target, micro_batch.app_id)
 
 
 def recorded_rules(arguments: WriterArguments) -> dict[str, Any]:

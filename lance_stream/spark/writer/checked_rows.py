@@ -26,7 +26,11 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
-from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
+from lance_stream.spark.writer.bad_row_rules import (
+    publish_bad_rows,
+    quarantine_batch,
+    recorded_rules,
+)
 from lance_stream.spark.writer.upsert_writer import UpsertJob
 from lance_stream.table.config import ledger_entries
 from lance_stream.upsert.incoming import which_delete
@@ -131,9 +135,8 @@ class RowChecks:
         return quarantine
 
     def publish(self, job: Job, batch: MicroBatch) -> None:
-        """Add the bad rows of a committed batch to the quarantine, unless it has them."""
-        if self.arguments.quarantines:
-            quarantine_batch(self.arguments, batch).publish(target_of(job))
+        """Add the bad rows of a repeated batch to the quarantine, unless it has them."""
+        publish_bad_rows(self.arguments, batch, target_of(job))
 
 
 def plan_checks(

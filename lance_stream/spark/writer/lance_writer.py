@@ -385,9 +385,11 @@ def _commit(
     if batch is not None and file:
         batch = replace(batch, quarantined=file)
     is_new, is_committed = _commit_rows(job, results, batch, even_without_rows=bool(file))
-    if quarantine is not None and (is_new or is_committed):
+    if checks is not None and batch is not None and is_committed:  # by another driver
+        checks.publish(job, batch.batch)
+    elif quarantine is not None and is_new:
         quarantine.publish(target_of(job))
-        if is_new and quarantine.counts:
+        if quarantine.counts:
             _log.info("%s: quarantined %s in %s", job.uri, dict(quarantine.counts), quarantine.uri)
 
 

@@ -14,7 +14,7 @@ from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFe
 from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch, publish
 from lance_stream.quarantine.replay import READY, QuarantinedRows
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
@@ -81,7 +81,7 @@ def quarantined_batch(life: Life, choose: Choices) -> None:
         quarantine = QuarantineBatch(location, {}, MicroBatch(app_id, number))
         entry = line.ours().ledger().get(app_id)
         if entry is not None and entry.batch_id >= number:
-            quarantine.publish(table)
+            publish(location, {}, table, app_id)
             continue
         quarantine.begin(table)
         for _ in range(attempts):
