@@ -169,8 +169,8 @@ def staged_manifest_path(path: str, uuid: str) -> str:
 
 def parse_staged_manifest_name(name: str) -> ManifestName | None:
     """Parse the name of a manifest that is staged for publishing; None for other names."""
-    stem, mark, uuid = name.partition(f"{_MANIFEST}-")
-    return parse_manifest_name(f"{stem}{_MANIFEST}") if mark and uuid else None
+    stem, _, uuid = name.partition(f"{_MANIFEST}-")
+    return parse_manifest_name(f"{stem}{_MANIFEST}") if uuid else None
 
 
 def parse_detached_manifest_name(name: str) -> int | None:
@@ -316,8 +316,8 @@ def transaction_file_name(read_version: int, uuid: str) -> str:
 
 def parse_transaction_file_name(name: str) -> tuple[int, str] | None:
     """Return the read version and uuid in a transaction file's name, or None."""
-    number, hyphen, uuid = name.removesuffix(".txn").partition("-")
-    if not name.endswith(".txn") or not hyphen or not uuid or not _is_number(number):
+    number, _, uuid = name.removesuffix(".txn").partition("-")
+    if not name.endswith(".txn") or not uuid or not _is_number(number):
         return None
     return int(number), uuid
 
@@ -517,4 +517,4 @@ def check_stored_path(path: str) -> str:
 
 
 def _is_number(digits: str) -> bool:
-    return 0 < len(digits) <= _V2_DIGITS and digits.isascii() and digits.isdigit()
+    return len(digits) <= _V2_DIGITS and digits.isascii() and digits.isdigit()

@@ -1,3 +1,6 @@
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,8 +39,9 @@ def test_detached_versions_have_separate_names() -> None:
         assert name == "d9223372036854775813.manifest"
         assert paths.parse_manifest_name(name) is None
         assert paths.parse_detached_manifest_name(name) == version
-    assert paths.is_detached(version)
-    assert not paths.is_detached(version - (1 << 63))
+    assert paths.parse_detached_manifest_name("d9223372036854775808.manifest") == 1 << 63
+    assert paths.is_detached(1 << 63)
+    assert not paths.is_detached((1 << 63) - 1)
     assert paths.scheme_of([paths.manifest_name(version)]) is None
 
 
@@ -47,12 +51,27 @@ def test_detached_versions_have_separate_names() -> None:
         *("latest_version_hint.json", ".tmp_7.manifest_9c100374", "7.manifest-uuid", ".manifest"),
         *("x7.manifest", "-7.manifest", "7 .manifest", "\u0667.manifest", "7.manifest.bak", "d7"),
         *("184467440737095516150.manifest", "00000000000000000001.manifest", "d5.manifest"),
+        *("7", "dx.manifest", "d9223372036854775813", "d18446744073709551616.manifest"),
+        *("x9223372036854775813.manifest", "dx9223372036854775813.manifest"),
     ],
 )
 def test_other_files_are_no_manifests(name: str) -> None:
     """Temporary and foreign files lie in the same folder."""
     assert paths.parse_manifest_name(name) is None
     assert paths.parse_detached_manifest_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("7.manifest-uuid", 7),
+        *(("7.manifest-", None), ("7.manifest", None), ("7-uuid", None), ("x.manifest-uuid", None)),
+    ],
+)
+def test_staged_manifests_state_their_version(name: str, version: int | None) -> None:
+    """A manifest that a manifest store names may still have the name under which it was staged."""
+    expected = None if version is None else ManifestName(version, NamingScheme.V1)
+    assert paths.parse_staged_manifest_name(name) == expected
 
 
 def test_invalid_versions_have_no_name() -> None:
@@ -101,10 +120,22 @@ def test_data_file_names_encode_random_bytes(random: bytes) -> None:
     assert paths.data_file_path(name) == f"data/{name}"
 
 
-@pytest.mark.parametrize("name", ["a.lance", "2" * 50 + ".lance", "0" * 50, "0" * 49 + "G.lance"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a.lance",
+        "2" * 24 + "0" * 26 + ".lance",
+        "0" * 50,
+        "0" * 49 + "G.lance",
+        "0" * 50 + ".other",
+    ],
+)
 def test_foreign_data_file_names_encode_nothing(name: str) -> None:
     """A wrong reading would take another writer's file for one of ours."""
     assert paths.parse_data_file_name(name) is None
+    data = np.frombuffer(name.encode(), np.uint8)
+    are_random, _ = paths.parse_data_file_names(data, np.array([0]), np.array([len(name)]))
+    assert not are_random.any()
 
 
 def test_data_file_names_need_16_bytes() -> None:
@@ -125,7 +156,7 @@ def test_transaction_names_state_version_and_uuid() -> None:
     assert name == "12-0b1c-2d.txn"
     assert paths.parse_transaction_file_name(name) == (12, "0b1c-2d")
     assert paths.transaction_path(name) == "_transactions/12-0b1c-2d.txn"
-    for other in ("12.txn", "x-y.txn", "12-uuid", "12-.txn", "-5.txn"):
+    for other in ("12.txn", "x-y.txn", "12-uuid", "12-.txn", "-5.txn", f"{'0' * 20}1-uuid.txn"):
         assert paths.parse_transaction_file_name(other) is None
 
 
@@ -157,6 +188,46 @@ def test_tag_names_cannot_leave_their_directory() -> None:
     for tag in ("", ".", "..", "a/b", "../x", ".x", "x.", "a..b", "x.lock", "a b", "a\\b"):
         with pytest.raises(InvalidInputError):
             paths.tag_path(tag)
+    number: Any = 5
+    with pytest.raises(InvalidInputError, match="5 cannot be the name of a tag"):
+        paths.tag_path(number)
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        *(("v1.json", "v1"), ("a%C3%BC.json", "aü"), ("v1", None), ("v1.txt", None)),
+        *((".json", None), (".v1.json", None)),
+    ],
+)
+def test_only_files_of_tags_name_one(name: str, tag: str | None) -> None:
+    """A file that a program has not finished has a hidden name."""
+    assert paths.parse_tag_file_name(name) == tag
+
+
+def test_branch_names_cannot_leave_their_directory() -> None:
+    """Branch names come from users and become paths, also in tables of other writers."""
+    for branch in ("dev", "a/b", "v1.0-rc_2/x", "mainline", "a.lock/b", "ü"):
+        assert paths.branch_directory(branch) == f"tree/{branch}"
+    for branch in (
+        *("", "/", "a//b", "/a", "a/", "..", "a/..", "a..b", ".", "./a", "a/."),
+        *("main", "a.lock", "a b", "a\\b", "a:b"),
+    ):
+        for use in (paths.branch_directory, paths.branch_file_path):
+            with pytest.raises(InvalidInputError, match="cannot be the name of a branch"):
+                use(branch)
+
+
+@pytest.mark.parametrize(
+    ("name", "field_id"),
+    [
+        (f"7-{'0a' * 16}.keys", 7),
+        *((f"7-{'0a' * 16}", None), (f"x-{'0a' * 16}.keys", None), ("7-0a.keys", None)),
+    ],
+)
+def test_runs_of_keys_state_their_column(name: str, field_id: int | None) -> None:
+    """Cleanup reads the name back, and leaves files of other names alone."""
+    assert paths.parse_key_index_name(name) == field_id
 
 
 BAD_PATHS = [
