@@ -36,6 +36,8 @@ def test_an_entry_has_a_fixed_form() -> None:
     }
     old = {"lance_stream.ledger.x": '{"query":"q","batch":3,"version":9,"later":[1]}'}
     assert ledger_entries.read_entry(old, "x") == LedgerEntry(3, "q", 9)
+    shortest = {"lance_stream.ledger.x": '{"batch": 3}'}
+    assert ledger_entries.read_entry(shortest, "x") == LedgerEntry(3)
 
 
 numbers = st.integers(0, 1 << 62)
@@ -75,7 +77,11 @@ def test_earlier_batches_state_only_differing_rules() -> None:
 def test_silent_streams_lose_only_earlier_batches() -> None:
     """Old streams must not enlarge every manifest, yet their last batch has to remain known."""
     recent = (LedgerEntry(8, "", 95, 1, "d", "r"),)
-    config = {"other": '"recent" "version": 1', "lance_stream.ledger.bad": '"recent" "version": 1'}
+    config = {
+        "other": '"recent" "version": 1',
+        "lance_stream.ledger.bad": '"recent" "version": 1',
+        "lance_stream.ledger.early": '{"batch": 1, "recent": []}',
+    }
     for app_id, version in (("silent", 100), ("due", 101), ("näme", 2), ('q "version": 1', 101)):
         entry = LedgerEntry(9, 'q "version": 1', version, 3, "d", "r", recent)
         config |= ledger_entries.config_entries(app_id, entry)
@@ -151,7 +157,13 @@ def test_app_ids_must_be_text(app_id: str) -> None:
         *('{"batch": "1"}', '{"query": "q"}', '{"batch": 1, "query": 2}', "[" * 100_000),
         *('{"batch": 1, "version": "x"}', '{"batch": 9223372036854775808}', "9" * 5000),
         *('{"batch": 1, "quarantined": 7}', '{"batch": 1, "quarantined": null}'),
-        '{"batch": 1, "recent": 7}',
+        *(
+            '{"batch": 1, "recent": 7}',
+            '{"batch": 1, "recent": [7]}',
+            '{"batch": 1, "recent": [[]]}',
+        ),
+        '{"batch": 1, "recent": [[-1, 1, 1, "d", ""]]}',
+        '{"batch": 1, "recent": [[0, 1, 1, "d", "", "more"]]}',
     ],
 )
 def test_invalid_entries_are_refused_by_key(value: str) -> None:
@@ -167,16 +179,20 @@ def test_restores_keep_newer_ledger_entries() -> None:
         **ledger_entries.config_entries("a", LedgerEntry(1, "q", 2)),
         **ledger_entries.config_entries("b", LedgerEntry(9, "q", 8)),
         **ledger_entries.config_entries("gone", LedgerEntry(1, "q", 3)),
+        **ledger_entries.config_entries("same batch", LedgerEntry(6, "q", 3)),
     }
     newest = {
         "other": "new",
         **ledger_entries.config_entries("a", LedgerEntry(5, "q", 7)),
         **ledger_entries.config_entries("b", LedgerEntry(2, "q", 3)),
         **ledger_entries.config_entries("c", LedgerEntry(0, "q", 9)),
+        **ledger_entries.config_entries("same batch", LedgerEntry(6, "q", 4)),
     }
     merged = ledger_entries.newest_entries(restored, newest)
-    batches = {app: entry.batch_id for app, entry in ledger_entries.read_entries(merged).items()}
-    assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1}
+    entries = ledger_entries.read_entries(merged)
+    batches = {app: entry.batch_id for app, entry in entries.items()}
+    assert batches == {"a": 5, "b": 9, "c": 0, "gone": 1, "same batch": 6}
+    assert entries["same batch"].version == 4
     assert "other" not in merged
 
 
@@ -186,13 +202,25 @@ def test_entries_of_a_query_are_found() -> None:
         **ledger_entries.config_entries("ours", LedgerEntry(4, "q", version=9)),
         **ledger_entries.config_entries("theirs", LedgerEntry(7, "another", version=8)),
         **ledger_entries.config_entries(
-            "names it", LedgerEntry(1, "another", version=3, rules='"q"')
+            "names it", LedgerEntry(1, "another", version=3, rules="q")
         ),
         ledger_entries.config_key("damaged"): "no JSON",
     }
     assert ledger_entries.read_entries_of_query(config, "q") == {
         "ours": LedgerEntry(4, "q", version=9)
     }
+
+
+def test_quarantined_files_are_those_of_entries() -> None:
+    """A cleanup keeps the files that entries name, and may remove all others."""
+    name = "ab" * 16
+    (text,) = ledger_entries.config_entries("x", LedgerEntry(4, quarantined=name)).values()
+    config = {
+        "other": text.replace(name, "cd" * 16),
+        ledger_entries.config_key("none"): '{"batch": 1}',
+        ledger_entries.config_key("x"): text,
+    }
+    assert list(ledger_entries.quarantined_files(config)) == [name]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ files = st.builds(file, st.integers(0, 1 << 100), st.integers(0, 1 << 50), st.in
         names,
         st.just("timestamp:us:UTC"),
         st.lists(files, max_size=5).map(tuple),
+        st.none() | st.lists(names, max_size=3).map(tuple),
     )
 )
 def test_tombstones_round_trip_through_the_config(tombstones: Tombstones) -> None:
@@ -67,6 +68,8 @@ def test_entries_have_a_fixed_extensible_form() -> None:
     stated = by_id(replace(file(1, 5, 7), content=FileContent.of(b"twelve bytes")))
     assert '"bytes": 12, "digest": "' in config_entries(stated)[CONFIG_KEY]
     assert read_tombstones(config_entries(stated)) == stated
+    partial = {**entry, "files": [{**entry["files"][0], "digest": "ab"}]}
+    assert read_tombstones({CONFIG_KEY: json.dumps(partial)}) == by_id(file(1, 5, 7))
 
 
 GOOD = {"on": ["id"], "sequence_by": "seq", "sequence_type": "int64", "files": []}
@@ -86,6 +89,8 @@ GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
         {**GOOD, "sequence_by": None},
         {**GOOD, "sequence_type": 3},
         {**GOOD, "files": {}},
+        {**GOOD, "values": "id"},
+        {**GOOD, "values": [1]},
         *(
             {**GOOD, "files": [value]}
             for value in (
@@ -97,6 +102,8 @@ GOOD_FILE = {"name": f"{1:032x}.arrow", "ms": 5, "rows": 7}
                 {**GOOD_FILE, "ms": True},
                 {**GOOD_FILE, "rows": 1.5},
                 {**GOOD_FILE, "rows": 1 << 63},
+                {**GOOD_FILE, "bytes": "9"},
+                {**GOOD_FILE, "digest": 9},
             )
         ),
     ],
@@ -119,6 +126,34 @@ def test_tombstones_fix_the_key_columns() -> None:
         for part in ("('a', 'b')", "'seq'", "Nothing was written", CONFIG_KEY, "omit"):
             assert part in str(caught.value)
         check_is_of(Tombstones(("a", "b"), "seq", "int64"), on, sequence_by)
+
+
+def test_deletes_and_histories_exclude_each_other() -> None:
+    """Events of a history have values, which a remembered delete lacks."""
+    deletes = by_id(file(1))
+    history = replace(deletes, values=("v",))
+    assert deletes.columns == ("id", "seq")
+    assert history.columns == ("id", "seq", "v")
+    for tombstones, is_history, origin in (
+        (deletes, False, "of an upsert or scd1"),
+        (history, True, "of scd2"),
+    ):
+        assert is_of(tombstones, ["id"], "seq", is_history=is_history)
+        assert not is_of(tombstones, ["id"], "seq", is_history=not is_history)
+        check_is_of(tombstones, ["id"], "seq", is_history=is_history)
+        with pytest.raises(InvalidInputError, match=origin):
+            check_is_of(tombstones, ["id"], "seq", is_history=not is_history)
+
+
+def test_histories_store_columns_of_all_events() -> None:
+    """A column that a later batch lacks still has values in earlier files."""
+
+    def history(*values: str) -> Tombstones:
+        return replace(by_id(), values=values)
+
+    tombstones = with_change(history("a", "b"), history("b", "c"), joined=[], oldest_ms=0)
+    assert tombstones.values == ("a", "b", "c")
+    assert with_change(by_id(), history("c"), joined=[], oldest_ms=0).values == ("c",)
 
 
 def test_writers_add_to_the_newest_tombstones() -> None:
@@ -173,3 +208,10 @@ def test_large_files_are_left_alone() -> None:
     large = [file(number, num_rows=MAX_ROWS_TO_JOIN) for number in range(20)]
     assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
     assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))
+
+
+def test_higher_tiers_are_not_joined() -> None:
+    """Only small files accumulate, and a large one would be rewritten with them each time."""
+    small, large = [file(number) for number in range(MAX_FILES_PER_TIER)], file(99, num_rows=64)
+    assert files_to_join([large, *small], 1) == tuple(small)
+    assert files_to_join([large, *small[1:]], 1) == ()
