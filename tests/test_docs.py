@@ -187,7 +187,7 @@ def without_blocks(text: str) -> str:
     return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 
-def test_the_changelog_has_each_topic_once() -> None:
+def test_changelog_topics_appear_once() -> None:
     """Two branches that change one entry leave both versions of it behind."""
     topics = re.findall(r"^- \*\*(.+?)\*\*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert len(topics) > 10

@@ -104,7 +104,7 @@ def test_group_writes_only_the_missing_batch(group: TableGroup) -> None:
     assert group.batches() == [[0], [0]]
 
 
-def test_tables_without_rows_are_left_out(group: TableGroup) -> None:
+def test_empty_tables_are_omitted(group: TableGroup) -> None:
     """A group's batch often has rows for some of the tables only."""
     outcomes = group.commit(0, only={"lines": 0})
     assert [outcomes[name].is_new for name in group.uris] == [True, False]

@@ -30,7 +30,7 @@ def calls_of_a_look(log: ObjectStoreLog) -> list[str]:
     return [call for call, _ in store.calls]
 
 
-def test_our_own_commit_is_not_reread() -> None:
+def test_our_commits_are_not_reread() -> None:
     """A stream that writes reads back its own version before every batch."""
     log = create(3)
     manifest = commit_to(log, append(1, 3))

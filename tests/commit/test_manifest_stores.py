@@ -169,7 +169,7 @@ def test_dynamodbs_endpoint_follows_option_or_environment(
     assert "http://x:2" in repr(choose(uri, {"dynamodb_endpoint": "http://x:2"}))
 
 
-def test_passwords_of_postgresql_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgresql_passwords_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """The URI with the password appears in logs and plans, and psycopg's errors quote it."""
     pytest.importorskip("psycopg", reason="the extra postgresql is not installed")
     for uri in (

@@ -77,7 +77,7 @@ class ManifestStoreContract:
         for uri in (URI, f"{URI}/", f"{URI}2", URI[:-1], URI.upper()):
             assert manifests.items(uri) == [item(1, uri)]
 
-    def test_a_size_need_not_be_known(self, manifests: ManifestStore) -> None:
+    def test_sizes_are_optional(self, manifests: ManifestStore) -> None:
         """pylance writes items without the size of the manifest."""
         assert manifests.put_if_not_exists(URI, item(1, size_bytes=None))
         assert manifests.get(URI, 1) == item(1, size_bytes=None)
@@ -209,7 +209,7 @@ class ManifestStoreContract:
         assert hash(again) == hash(manifests)
         assert again.get(URI, 1) == item(1)
 
-    def test_nothing_secret_is_shown(self, manifests: ManifestStore) -> None:
+    def test_secrets_stay_hidden(self, manifests: ManifestStore) -> None:
         """Logs and error messages contain these texts."""
         for text in (repr(manifests), str(manifests), manifests.where, manifests.kind):
             assert "test-secret" not in text

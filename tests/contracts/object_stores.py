@@ -539,7 +539,7 @@ class ObjectStoreContract(StoreContract):
     # Secrets
 
     @pytest.mark.each_service
-    def test_nothing_secret_is_shown(self, bucket: Bucket, proxy: FaultProxy) -> None:
+    def test_secrets_stay_hidden(self, bucket: Bucket, proxy: FaultProxy) -> None:
         """Logs and error messages contain these texts."""
         assert self.secret_options, "the service's tests have to say what is secret"
         store = store_at(bucket, proxy.url, client_max_retries="0")

@@ -407,7 +407,7 @@ def test_unsuitable_rules_are_refused(change: dict[str, Any], message: str) -> N
         ),
     ],
 )
-def test_events_without_place_are_refused(data: pa.Table, message: str) -> None:
+def test_ambiguous_events_are_refused(data: pa.Table, message: str) -> None:
     """Null keys, null sequences and ties have no defined position in a history."""
     with pytest.raises(InvalidInputError, match=message):
         new_history().apply_scd2(data, **RULES)

@@ -96,7 +96,7 @@ def test_derivations_do_not_share_columns(tmp_path: Path, is_beside: bool) -> No
     check_refused(first, "belongs to the derived column 'other'")
 
 
-def test_derivations_can_build_on_each_other(tmp_path: Path) -> None:
+def test_derivations_can_be_chained(tmp_path: Path) -> None:
     """Embeddings of summaries are a common chain, and results must become current in order."""
     uri = new_table(tmp_path)
     double = derive(

@@ -129,7 +129,7 @@ class LateStore(WatchedStore):
         return self.__dict__.setdefault("_under_way", [])
 
 
-def test_late_publications_are_found_by_successors(mode: str, copy: Callable[[], str]) -> None:
+def test_successors_notice_late_publications(mode: str, copy: Callable[[], str]) -> None:
     """The publication arrives after the driver has given up."""
     uri = copy()
     late = LateStore(open_store(uri))

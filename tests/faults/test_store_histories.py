@@ -16,7 +16,7 @@ SECONDS = float(os.environ.get("STORE_HISTORY_SECONDS", "12"))
 @pytest.mark.slow
 @pytest.mark.oracle
 @pytest.mark.parametrize("seed", [1, 2])
-def test_tables_hold_what_writers_were_told(
+def test_tables_match_reported_outcomes(
     moto: MotoServer, s3_bucket: Bucket, dynamodb_table: DynamoTable, seed: int
 ) -> None:
     """Whatever a writer was told of its commit has to be true, over random faults and two

@@ -265,7 +265,7 @@ def test_filled_columns_update_every_row(uri: str, writer: str) -> None:
 
 
 @WRITERS
-def test_column_backfills_can_be_left_out(uri: str, writer: str) -> None:
+def test_column_backfills_can_be_omitted(uri: str, writer: str) -> None:
     """Consumers that do not read the new column must not receive the whole table again."""
     add_values(uri, writer)
     ours(uri).update({"x": "7"}, where="id = 1").compact()

@@ -37,7 +37,7 @@ def test_manifests_may_not_use_version_aliases(alias: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["0.2", "1.0", "2.4", "3.0", "two"])
-def test_an_unknown_version_lists_the_known(name: str) -> None:
+def test_unknown_versions_list_the_alternatives(name: str) -> None:
     """The list is the remedy for a typing mistake."""
     with pytest.raises(InvalidInputError, match=r"0\.1, 2\.0, 2\.1, 2\.2, 2\.3"):
         FileVersion.parse(name)

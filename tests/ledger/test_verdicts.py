@@ -116,7 +116,7 @@ def test_refusals_quote_the_same_batch() -> None:
 @pytest.mark.parametrize(
     ("entry", "reason"), [(None, "its rows are no longer known"), (ENTRY, "it had other rows")]
 )
-def test_refused_aliases_state_what_is_known(entry: LedgerEntry | None, reason: str) -> None:
+def test_refused_aliases_state_their_reason(entry: LedgerEntry | None, reason: str) -> None:
     """Whether the rows differ or are unknown decides which of the remedies applies."""
     standing = Standing.ALIAS_FORGOTTEN if entry is None else Standing.ALIAS_EARLIER
     match = Match(standing, "alias", replace(ENTRY, batch_id=5), entry, ())

@@ -136,7 +136,7 @@ def test_sink_log_lines_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["NaN", "-Infinity", "1e999", "9" * 400, "-1", '"1"', "null"])
-def test_impossible_durations_are_left_out(ds: Dataset, seconds: str) -> None:
+def test_impossible_durations_are_omitted(ds: Dataset, seconds: str) -> None:
     """JSON of Python permits NaN and huge numbers, which would break the page's script."""
     line = f'lance_sink {{"table": {json.dumps(ds.uri)}, "version": 2, "seconds": {{"write": '
     commits = commits_in_log([f'{line}{seconds}, "commit": 0.5}}}}'], ds.uri)

@@ -38,7 +38,7 @@ def append_theirs(uri: str) -> None:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(config.values()))
-def test_the_same_versions_are_left(tmp_path: Path, config: dict[str, str]) -> None:
+def test_both_retain_the_same_versions(tmp_path: Path, config: dict[str, str]) -> None:
     """The table's config must have one meaning for all writers."""
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
     for uri in (ours, theirs):

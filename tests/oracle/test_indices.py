@@ -38,9 +38,7 @@ def test_indices_stay_right_after_operations(
     table.check()
 
 
-def test_dead_rows_crowd_out_no_neighbours(
-    tmp_path: Path,
-) -> None:
+def test_deleted_rows_crowd_out_no_neighbours(tmp_path: Path) -> None:
     """A nearest-neighbour query finds as many live rows as it asks for."""
     uri = str(tmp_path / "t")
     vectors = pa.array([[float(key)] * 8 for key in range(30)], SCHEMA.field("v").type)

@@ -221,9 +221,7 @@ def micro_batch(number: int, rows: pa.Table) -> PendingBatch:
     return PendingBatch.of("app", number, digest=digest_of(rows))
 
 
-def test_good_batches_only_look_at_the_quarantine(
-    uri: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_good_batches_only_read_the_quarantine(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Most batches have no bad row, and each request of theirs delays the next batch."""
     take_in(uri, 0, bad(1))
     table = lance_stream.open_dataset(uri).table

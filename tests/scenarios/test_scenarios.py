@@ -331,7 +331,7 @@ def test_story_prints_its_stated_answers(path: Path, monkeypatch: pytest.MonkeyP
         assert "\n".join(answers) == expected, commands
 
 
-def test_enough_stories_are_found() -> None:
+def test_enough_stories_exist() -> None:
     """A wrong path would find no story, and the test above would pass without a case."""
     assert len(STORIES) >= 8
     assert all(path.read_text().startswith("# ") for path in STORIES)

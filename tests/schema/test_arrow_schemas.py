@@ -56,7 +56,7 @@ def test_arrow_types_round_trip_through_fields(arrow: pa.DataType, nullable: boo
     assert arrow_schemas.to_arrow(tree).equals(schema, check_metadata=True)
 
 
-def test_schema_and_field_metadata_is_kept() -> None:
+def test_schema_and_field_metadata_is_preserved() -> None:
     """Metadata may be any bytes, and encodings and other tools rely on it."""
     schema = pa.schema(
         [pa.field("a", pa.struct([pa.field("b", pa.int8(), metadata={"k": "v"})]))],

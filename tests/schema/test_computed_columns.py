@@ -93,7 +93,7 @@ def test_new_tables_declare_no_computed_columns() -> None:
         check(A, B, C, SUM, before=None)
 
 
-def test_each_computed_column_is_checked() -> None:
+def test_all_computed_columns_are_checked() -> None:
     """A dropped computed column must not hide another one that changes."""
     other = replace(SUM, id=98, name="other")
     before = replace(BEFORE, fields=(SUM, other, A, B))

@@ -78,7 +78,7 @@ def test_tables_and_docstrings_reach_their_pages(site: Path) -> None:
     assert remaining == []
 
 
-def test_links_lead_to_existing_places(site: Path) -> None:
+def test_links_lead_to_existing_anchors(site: Path) -> None:
     """Anchors change with headings."""
     broken = [(page.name, link) for page, link in _links(site) if not _exists(page, link)]
     assert broken == []

@@ -74,7 +74,7 @@ def test_rows_are_counted_in_the_files(
 
 
 @pytest.mark.parametrize("change", [with_wrong_counts, with_wrong_deletions])
-def test_each_wrong_count_is_a_finding(
+def test_wrong_counts_are_findings(
     change: Callable[[table_pb2.Manifest], object], tmp_path: Path
 ) -> None:
     """Readers ignore these counts, so that only `verify` can tell that other programs see them."""

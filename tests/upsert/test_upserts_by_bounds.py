@@ -138,7 +138,7 @@ def test_compacted_files_inherit_their_bounds() -> None:
     assert len(data_files_read(store)) == 1
 
 
-def test_dead_rows_are_not_matched() -> None:
+def test_deleted_rows_are_not_matched() -> None:
     """The keys of deleted rows are read to compute the bounds, but must not match."""
     deleted = lance_stream.Dataset(ordered_by_time()).delete("id < 5")
     result = upsert(deleted.table, rows(3, 7, 1.0), ON_ID)
@@ -270,8 +270,8 @@ def test_upserts_match_a_dictionary(
     assert num_skipped > 0 or kind == "long texts"
 
 
-def test_watched_stores_have_their_own_readers() -> None:
-    """Otherwise the counts of the tests above would miss reads that are answered from a cache."""
+def test_watched_stores_have_separate_readers() -> None:
+    """A shared reader would answer from a cache, and the counts above would miss the reads."""
     table, store = watched(ordered_by_time())
     assert isinstance(table.files, OpenFiles)
     assert table.files.store is store

@@ -58,7 +58,7 @@ def test_no_rows_make_an_empty_table(tmp_path: Path) -> None:
     assert ds.schema.names == ROWS.schema.names
 
 
-def test_an_existing_table_is_left_alone(tmp_path: Path) -> None:
+def test_existing_tables_stay_unchanged(tmp_path: Path) -> None:
     """Creating must not append to or replace a table, nor leave the files of its rows."""
     lance_stream.create_dataset(tmp_path / "t", ROWS)
     before = files_below(tmp_path)

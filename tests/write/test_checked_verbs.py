@@ -107,7 +107,7 @@ def test_checks_need_rows_not_schemas(tmp_path: Path) -> None:
         lance_stream.create_dataset(tmp_path / "t", TABLE, expect="x > 0")
 
 
-def test_rows_of_many_types_are_shown(tmp_path: Path) -> None:
+def test_errors_quote_rows_of_any_type(tmp_path: Path) -> None:
     """The error quotes a bad row as JSON, which must work for every type."""
     data = pa.table(
         {

@@ -71,7 +71,7 @@ def test_nearby_chunks_include_the_gap_between() -> None:
 
 
 @pytest.mark.parametrize("gap_bytes", [MAX_GAP_BYTES + 1, 3 * MAX_GAP_BYTES + 1])
-def test_mostly_wanted_spans_share_a_request(gap_bytes: int) -> None:
+def test_dense_spans_share_a_request(gap_bytes: int) -> None:
     """A large gap is worth reading only if the wanted bytes around it are larger."""
     starts = np.arange(3) * (2 * MAX_GAP_BYTES + gap_bytes)
     stops = starts + 2 * MAX_GAP_BYTES

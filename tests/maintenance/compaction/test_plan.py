@@ -129,7 +129,7 @@ def test_rounds_take_at_least_one_group() -> None:
         assert plan(table, rules) == groups
 
 
-def test_newer_fragments_are_left_out() -> None:
+def test_newer_fragments_are_skipped() -> None:
     """A compaction in parts must end, so it leaves out what arrives meanwhile."""
     table = table_of(*[5] * 6)
     assert plan(table, CompactionRules(100, newest_fragment=3)) == [(0, 1, 2, 3)]

@@ -39,7 +39,7 @@ def test_failures_double_the_wait() -> None:
     assert backoff_seconds(backoffs, clock) == FIRST_SECONDS
 
 
-def test_rebuilt_indices_are_not_held_back() -> None:
+def test_rebuilt_indices_are_retried() -> None:
     """Rebuilding is the remedy that the message recommends, so it has to work at once."""
     backoffs = BackoffList(Clock())
     backoffs.record_round(["i"], {"i": "damaged"}, [INDEX])

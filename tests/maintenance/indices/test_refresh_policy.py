@@ -62,7 +62,7 @@ def test_one_limit_suffices_for_refresh(
         (RefreshPolicy(rows=5), [index(100, 1, 7)], None),
     ],
 )
-def test_the_next_due_time_is_known(
+def test_next_due_time_is_computed(
     policy: RefreshPolicy, states: list[IndexCoverage], seconds: float | None
 ) -> None:
     """The thread sleeps until the earliest index becomes due, or without limit of age until the

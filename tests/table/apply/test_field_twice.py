@@ -78,8 +78,8 @@ def test_first_columns_of_legacy_files_stay() -> None:
         ("lancedb", "0.9.1", False),
     ],
 )
-def test_writers_through_0_10_left_them(library: str, version: str, is_old: bool) -> None:
-    """Later writers leave no field twice, so their fragments need no look."""
+def test_writers_through_0_10_are_checked(library: str, version: str, is_old: bool) -> None:
+    """Later writers store no field twice, so their fragments need no check."""
     manifest = replace(create(1).read_latest(), writer_version=WriterVersion(library, version))
     assert may_have_field_twice(manifest) == is_old
 

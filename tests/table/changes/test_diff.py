@@ -246,7 +246,7 @@ def test_rows_stamped_in_place_are_updates() -> None:
     assert ids(FIRST, newer) == expect(update=[1, 3, 5, 7, 9])
 
 
-def test_dead_rows_are_never_updates() -> None:
+def test_deleted_rows_are_never_updates() -> None:
     """Row versions of deleted rows make no difference."""
     older = version(1, Rows(0, range(4), deleted=[0]))
     newer = version(2, Rows(0, range(4), 2, deleted=[0, 1]))
@@ -431,7 +431,7 @@ def test_history_decides_about_unstamped_rows() -> None:
 
 
 @pytest.mark.floors
-def test_column_backfills_can_be_left_out() -> None:
+def test_column_backfills_can_be_omitted() -> None:
     """A consumer may ignore new columns, but must still get rows that an update touched."""
     older = version(
         1, Rows(0, range(4), files=(replace(FILE, field_ids=(0,), column_indices=(0,)),))

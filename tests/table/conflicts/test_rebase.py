@@ -72,12 +72,12 @@ def test_a_row_deleted_twice_requires_replanning() -> None:
     assert caught.value.version == 4
 
 
-def test_already_dead_rows_cause_no_conflict() -> None:
+def test_already_deleted_rows_cause_no_conflict() -> None:
     """Deletion files contain all deleted rows, including those from before both writers."""
     assert unite(FILES, offsets(1, 5), offsets(1), offsets(1), 4).tolist() == [1, 5]
 
 
-def test_revived_rows_stay_dead_as_planned() -> None:
+def test_revived_rows_stay_deleted_as_planned() -> None:
     """The planned deletion file wins over rows that another writer brought back."""
     assert unite(FILES, offsets(1, 5), offsets(1), offsets(), 4).tolist() == [1, 5]
 

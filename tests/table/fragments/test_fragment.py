@@ -83,7 +83,7 @@ def test_damage_in_long_messages_is_reported(field: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [(0, 2), (0, 3), (2, 0), (2, 1), (2, 2), (2, 3)])
-def test_every_file_version_spelling_is_kept(version: tuple[int, int]) -> None:
+def test_file_version_spellings_are_preserved(version: tuple[int, int]) -> None:
     """Version 2.0 has two spellings in stored files, and rewriting must not change them."""
     fragment = Fragment(0, (DataFile("a", (0,), (0,), version),), 1)
     assert decode_fragment(encode_fragment(fragment)).files[0].file_version == version
@@ -103,7 +103,7 @@ def test_unknown_fields_survive_in_all_parts() -> None:
     assert table_pb2.DataFragment.FromString(again) == message
 
 
-def test_data_overlays_are_kept_and_reported() -> None:
+def test_data_overlays_are_preserved_and_reported() -> None:
     """Overlays change values, so a reader that does not know them must be able to refuse."""
     message = table_pb2.DataFragment(id=4, physical_rows=5)
     message.overlays.add(committed_version=9).data_file.path = "overlay.lance"

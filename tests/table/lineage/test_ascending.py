@@ -33,7 +33,7 @@ def test_the_limits_of_64_bits_work(edge: int) -> None:
     assert difference(one, one).tolist() == []
 
 
-def test_ascending_numbers_are_returned_as_given() -> None:
+def test_ascending_arrays_are_not_copied() -> None:
     """Copies of large arrays would double the memory of a diff."""
     numbers = np.arange(10, dtype=np.uint32)
     assert distinct(numbers) is numbers

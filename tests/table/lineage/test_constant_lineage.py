@@ -177,8 +177,8 @@ def test_derived_lists_inherit_their_lineage(
         assert one.values[one.is_constant].tolist() == two.values[two.is_constant].tolist()
 
 
-def test_a_split_run_is_not_known() -> None:
-    """Two runs of one version mean the same as one, but have to be decoded to be known."""
+def test_split_runs_are_not_constant() -> None:
+    """Two runs of one version mean the same as one, but only decoding could tell."""
     twice = versions(4, 4, 4) + versions(4, 4)
     fragment = Fragment(0, (DataFile("a.lance", (0,), (0,), (2, 2)),), NUM_ROWS)
     lineage = constant_lineage([encode_fragment(replace(fragment, created_at_versions=twice))])
@@ -200,7 +200,7 @@ def test_no_fragments_give_no_lineage() -> None:
     assert len(lineage.ids) == len(lineage.created.values) == 0
 
 
-def test_lineage_of_appended_tables_is_known() -> None:
+def test_appended_tables_have_constant_lineage() -> None:
     """Appends give constant stamps and ranges of ids, the case that skipping is made for."""
     fragment = [
         Fragment(

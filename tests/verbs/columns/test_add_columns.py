@@ -104,7 +104,7 @@ def test_new_nested_columns_get_new_ids(ds: Dataset) -> None:
     assert added.verify() == []
 
 
-def test_existing_columns_are_left_alone(ds: Dataset) -> None:
+def test_existing_columns_stay_unchanged(ds: Dataset) -> None:
     """A column that exists with the same type is already what the caller wants."""
     added = ds.add_columns(PRICE)
     for columns in (PRICE, [PRICE], pa.schema([PRICE, pa.field("name", pa.string())])):

@@ -178,7 +178,7 @@ def test_unknown_encodings_are_refused() -> None:
         decode_block(later, b"", 0)
 
 
-def test_codecs_are_refused_in_wrong_places() -> None:
+def test_misplaced_codecs_are_refused() -> None:
     """Not every codec has a meaning in blocks, chunks and single values."""
     split = ByteStreamSplit(Flat(32)).to_proto()
     with pytest.raises(UnsupportedFeatureError, match=r"'byte_stream_split' is not .* in a block"):
