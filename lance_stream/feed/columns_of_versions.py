@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.predicates import Expression
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.change_units import STAMPS, ChangeUnit, feed_schema
@@ -55,13 +55,17 @@ def split_change_columns(
             If it contains no change column, all change columns are selected.
 
     Raises:
-        InvalidInputError: `columns` is a string instead of a sequence of names.
+        InvalidInputError: `columns` is a string instead of a sequence of names, or names a change
+            column twice.
     """
     if columns is None:
         return None, CHANGE_COLUMNS.names
     names = names_of(table, columns)
     change_names = {*CHANGE_COLUMNS.names}.difference(table.schema.names)
     change_columns = [name for name in names if name in change_names]
+    for index, name in enumerate(change_columns):
+        if name in change_columns[:index]:
+            raise InvalidInputError(f"the column {name!r} is selected twice")
     columns = [name for name in names if name not in change_names]
     return columns, change_columns or CHANGE_COLUMNS.names
 

@@ -164,6 +164,12 @@ def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], n
         ds.changes(*interval)
 
 
+def test_change_columns_are_selected_once(ds: Dataset) -> None:
+    """Two columns of one name cannot be told apart, and Spark refuses to use them."""
+    with pytest.raises(InvalidInputError, match="'_rowid' is selected twice"):
+        ds.changes(0, columns=["_rowid", "id", "_rowid"])
+
+
 def test_intervals_may_be_times(ds: Dataset) -> None:
     """A report of one day needs no version numbers, even if the table is younger than the day."""
     ends = [version.timestamp for version in ds.versions()]

@@ -29,6 +29,7 @@ from lance_stream.spark.feed.planning import (
     as_one_task,
     open_for_changes,
     schema_of_changes,
+    selectable_columns,
     tasks_of,
 )
 from lance_stream.spark.jobs.arrow_jobs import create_frame, driver_is_alone, map_in_arrow
@@ -99,13 +100,11 @@ def read_changes(
     uri, storage_options = locate_in_session(spark, uri, storage_options, table_id, namespace)
     reader_options = _reader_options(spark, text_of(uri), as_options(storage_options), options)
     table = open_for_changes(reader_options)
-    is_exact = is_case_sensitive(spark)
+    schema, is_exact = selectable_columns(table, reader_options), is_case_sensitive(spark)
     reader_options = replace(
         reader_options,
-        columns=resolve_columns(
-            reader_options.columns, table.arrow_schema, case_sensitive=is_exact
-        ),
-        filter=resolve_filter(reader_options.filter, table.arrow_schema, case_sensitive=is_exact),
+        columns=resolve_columns(reader_options.columns, schema, case_sensitive=is_exact),
+        filter=resolve_filter(reader_options.filter, schema, case_sensitive=is_exact),
     )
     carried = carrier_schema(schema_of_changes(table, reader_options))
     units = plan_batch(table, reader_options, carried)

@@ -77,6 +77,12 @@ def open_for_changes(options: ReaderOptions) -> TableVersion:
     return version_of_interval(newest, through, after, through)
 
 
+def selectable_columns(table: TableVersion, options: ReaderOptions) -> pa.Schema:
+    """Return the columns that the options `columns` and `filter` can name."""
+    schema = table.arrow_schema
+    return feed_schema(schema) if options.read_change_feed else schema
+
+
 def first_version(table: TableVersion, options: ReaderOptions) -> int | None:
     """Return the first version of the requested interval; None if no start is set."""
     moment = options.starting_timestamp
@@ -215,9 +221,7 @@ def _with_unit(change: ChangeUnit, unit: WorkUnit) -> ChangeUnit:
     return replace(change, unit=unit)
 
 
-def columns_to_read(
-    table: TableVersion, options: ReaderOptions, carried: pa.Schema
-) -> list[str] | None:
-    """Return the table's columns that Spark or the filter needs; None for all."""
+def columns_to_read(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[str]:
+    """Return the table's columns that Spark or the filter needs."""
     condition = None if options.filter is None else parse_expression(options.filter)
-    return columns_of_query(table, options.columns or carried.names, condition) or None
+    return columns_of_query(table, options.columns or carried.names, condition)

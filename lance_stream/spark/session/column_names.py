@@ -9,7 +9,8 @@ Stored columns keep the table's spelling: a batch's `ID` is stored as the table'
 The sink uses the setting of its batch's session. The format's code runs in processes without a
 session, and uses the value from when `register` was called. Fields of structs follow the same rule
 in paths ("address.City"); the structs of a batch need the exact field names. The interfaces without
-Spark (Python, the command line) accept exact names only.
+Spark (Python, the command line) accept exact names only; in their expressions, case does not matter
+if only one column matches.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -19,7 +19,11 @@ from lance_stream.spark.arguments.reader_options import (
     parse_reader_options,
 )
 from lance_stream.spark.feed.batch_reader import ChangesReader
-from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+from lance_stream.spark.feed.planning import (
+    open_for_changes,
+    schema_of_changes,
+    selectable_columns,
+)
 from lance_stream.spark.feed.stream_reader import FailedStream, make_stream_reader
 from lance_stream.spark.session.column_names import resolve_columns, resolve_filter
 from lance_stream.spark.session.source_state import PinnedVersion, SourceState
@@ -127,7 +131,7 @@ def _resolve_names(
     source: SourceState, table: TableVersion, options: ReaderOptions
 ) -> Mapping[str, Any]:
     """Return the options that contain column names, with the names as in the table."""
-    schema, is_exact = table.arrow_schema, source.session_options.case_sensitive
+    schema, is_exact = selectable_columns(table, options), source.session_options.case_sensitive
     return {
         "columns": resolve_columns(options.columns, schema, case_sensitive=is_exact),
         "filter": resolve_filter(options.filter, schema, case_sensitive=is_exact),

@@ -10,6 +10,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.spark.arguments.reader_options import parse_reader_options
+from lance_stream.spark.feed.batch_reader import ChangesReader
 from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.source.lance_source import LanceSource
@@ -80,6 +81,26 @@ def test_missing_ends_share_the_feeds_remedy(uri: str) -> None:
     )
     with pytest.raises(NotFoundError, match=r"need version 2, .* Read a snapshot"):
         source.schema()
+
+
+def test_names_of_change_columns_ignore_case(uri: str) -> None:
+    """For Spark, they are columns like those of the table."""
+    texts = {"startingversion": "1", "columns": "ID,_Change_Type", "filter": "_COMMIT_VERSION = 2"}
+    source = LanceSource({"path": uri, "readchangefeed": "true", **texts})
+    reader = source.reader(source.schema())
+    rows = [row for part in reader.partitions() for b in reader.read(part) for row in b.to_pylist()]
+    assert rows == [{"id": 1, "_change_type": "insert"}]
+
+
+def test_change_columns_alone_read_no_data(uri: str) -> None:
+    """Counting changes must not read wide rows."""
+    options = {"startingversion": "1", "columns": "_change_type"}
+    source = LanceSource({"path": uri, "readchangefeed": "true", **options})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, ChangesReader)
+    (task,) = reader.plan()
+    assert [change.unit.fields for change in task.units] == [()]
+    assert [batch.to_pydict() for batch in task.read()] == [{"_change_type": ["insert"]}]
 
 
 @pytest.mark.parametrize(
