@@ -78,6 +78,37 @@ def test_deferred_compactions_keep_coverage(writer: str) -> None:
     assert counts["transactions applied"] == 7
 
 
+@pytest.mark.oracle
+def test_deferred_remaps_stay_deferred() -> None:
+    """pylance's BTREE loses rows that it moves again without deferring, and merges then insert."""
+    rows = {1: {"a": 1}, 5: {"a": 2}, 10: {"a": 3}}
+    columns = [["a", "int64"]]
+    replay_whole(
+        step("create", unstable=True, file_version="2.2", columns=columns, rows=rows, way="rows"),
+        step("append", rows={11: {"a": 4}}, by=["we"]),
+        step("create_index", column="id", kind="BTREE"),
+        step("compact", size=1000, defers=True, by=["pylance"]),
+        step("upsert", names=["a"], rows={10: {"a": 5}}, by=["we"]),
+        step("compact", size=1000, by=["pylance"]),
+        step("upsert", names=["a"], rows={5: {"a": 6}}, by=["pylance"]),
+    )
+
+
+@pytest.mark.oracle
+def test_filters_avoid_segments_of_zone_maps() -> None:
+    """For `IS NULL`, pylance also selects values that have replaced nulls of an older segment."""
+    rows = {0: {"e": 8.0}}
+    columns = [["e", "float64"]]
+    replay_whole(
+        step("create", file_version="2.2", columns=columns, rows=rows, way="rows"),
+        step("append", rows={27: {"e": None}}, by=["we"]),
+        step("create_index", column="e", kind="ZONEMAP"),
+        step("rewrite_column", column="e", fragment_of=27, rows={27: {"e": 91.0}}, by=["pylance"]),
+        step("optimize_indices", merged=0, one=None, by=["pylance"]),
+        *(step("filters", range=[10, 29], place=place) for place in range(8)),
+    )
+
+
 def validated_branch() -> Outcome:
     """Validate a branch that pylance has compacted, with the index that it inherits."""
     return replay(

@@ -113,7 +113,8 @@ class Trouble:
         scandir = os.scandir
 
         def guarded(path: Any) -> Any:
-            if self._folder is not None and str(path).endswith(f"/{self._folder}"):
+            is_refused = self._folder is not None and str(path).endswith(f"/{self._folder}")
+            if is_refused and not self._is_off:
                 self.num_faults += 1
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
             self._toss(str(path), "scandir")

@@ -60,7 +60,7 @@ def forget_batches(line: Line) -> None:
 def compact(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     size = choose("size", lambda dice: dice.choice([3, 7, 30, 1000]))
-    defers = not life.is_stable and choose.happens("defers", 0.5)
+    defers = not life.is_stable and (line.has_deferred_remaps or choose.happens("defers", 0.5))
     line.write(
         choose,
         lambda ds: ds.compact(size),

@@ -1,5 +1,6 @@
 """Rows of one version: as we read them, as pylance does, and as the format wants them."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,9 +89,21 @@ def filters(life: Life, choose: Choices) -> None:
     condition, expected = condition_of_rows(line, choose)
     keys = set(line.ours().to_table([KEY], condition)[KEY].to_pylist())
     assert keys == expected, condition
-    theirs = set(line.pylance().to_table(columns=[KEY], filter=condition)[KEY].to_pylist())
-    assert theirs == keys, f"pylance: {condition}"
+    if not any(name in condition for name in _zone_maps_in_segments(line)):
+        theirs = set(line.pylance().to_table(columns=[KEY], filter=condition)[KEY].to_pylist())
+        assert theirs == keys, f"pylance: {condition}"
     assert line.ours().count_rows(condition) == len(keys)
+
+
+def _zone_maps_in_segments(line: Line) -> set[str]:
+    """Return the columns whose zone map has several segments.
+
+    pylance searches them all for `IS NULL`, and selects the values that have replaced nulls.
+    """
+    columns = [
+        index["fields"][0] for index in line.pylance().list_indices() if index["type"] == "ZoneMap"
+    ]
+    return {column for column, count in Counter(columns).items() if count > 1}
 
 
 def condition_of_rows(line: Line, choose: Choices) -> tuple[str, set[int]]:
