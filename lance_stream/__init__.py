@@ -58,12 +58,8 @@ if TYPE_CHECKING:
         forget_versions,
         leave_manifest_store,
     )
-    from lance_stream.quarantine.replay import (
-        QuarantinedRows,
-        ReplayResult,
-        list_quarantine,
-        replay_quarantine,
-    )
+    from lance_stream.quarantine.listing import QuarantinedRows, list_quarantine
+    from lance_stream.quarantine.replay import ReplayResult, replay_quarantine
     from lance_stream.storage.namespaces.locating import drop_table
     from lance_stream.upsert.change_rules import history_schema
     from lance_stream.write.arrow_input import digest_rows
@@ -136,12 +132,8 @@ if not TYPE_CHECKING:  # type checkers use the imports above
             "forget_versions",
             "leave_manifest_store",
         ),
-        "lance_stream.quarantine.replay": (
-            "QuarantinedRows",
-            "ReplayResult",
-            "list_quarantine",
-            "replay_quarantine",
-        ),
+        "lance_stream.quarantine.listing": ("QuarantinedRows", "list_quarantine"),
+        "lance_stream.quarantine.replay": ("ReplayResult", "replay_quarantine"),
         "lance_stream.storage.namespaces.locating": ("drop_table",),
         "lance_stream.upsert.change_rules": ("history_schema",),
         "lance_stream.ledger.row_digests": ("RowsDigest",),

@@ -1,6 +1,7 @@
 """Quarantine: a second table for the rows of streams that do not fit the table.
 
-`table` defines its columns and location, `quarantine_writer` writes the bad rows of a batch, and
-`replay` lists them and writes them to the table once they fit. Decision 035 explains why both
-happen exactly once.
+Read `table` first: the quarantine's columns and location. `quarantine_writer` writes the bad rows
+of a batch, and `listing` lists them. `replay` writes them to the table once they fit, by `claims`;
+each row has the rules of its sink (`recorded_rules`), and the user may correct it (`corrections`).
+Decision 035 explains why both happen exactly once.
 """

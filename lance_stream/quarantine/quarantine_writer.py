@@ -180,6 +180,18 @@ def staged_rows(target: TableVersion, name: str) -> pa.Table | None:
     return pa.Table.from_batches(decode_batches(data))
 
 
+def unpublished_files(table: TableVersion, quarantine: TableVersion | None) -> dict[str, str]:
+    """Return the staged files that a quarantine does not have yet, by stream.
+
+    A file may no longer exist: see `staged_rows`.
+    """
+    return {
+        app_id: entry.quarantined
+        for app_id, entry in ledger_entries.read_entries(table.manifest.config).items()
+        if entry.quarantined and entry.quarantined != _published(quarantine, app_id)
+    }
+
+
 def _staged(target: TableVersion, app_id: str) -> str:
     """Return the name of the newest file that a stream has staged, or an empty string."""
     entry = ledger_entries.read_entry(target.manifest.config, app_id)

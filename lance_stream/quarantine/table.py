@@ -13,6 +13,7 @@ from lance_stream.errors import (
     NotFoundError,
 )
 from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
 
 QUARANTINE_SCHEMA: Final = pa.schema(
@@ -95,6 +96,45 @@ def open_quarantine(
             f"open_dataset({uri!r}).update_config({{{TABLE_KEY!r}: {normalized(table_uri)!r}}})"
         )
     return table
+
+
+def open_both(
+    uri: str,
+    branch: str | None,
+    quarantine: str | None,
+    storage_options: Mapping[str, Any] | None,
+) -> tuple[TableVersion, TableVersion | None, str]:
+    """Return a table, its quarantine, which is None if it does not exist yet, and its location.
+
+    Args:
+        uri: The table's location.
+        branch: The branch of the table; None for the main branch.
+        quarantine: The location of the quarantine; None for the default, next to the table.
+        storage_options: Settings of the store.
+
+    Raises:
+        InvalidInputError: There is another table at the quarantine's location; the table is itself
+            a quarantine; or the location of a branch's quarantine is missing.
+    """
+    options = dict(storage_options or {})
+    table_uri = branch_uri(uri, branch)
+    location = quarantine or quarantine_uri(table_uri)
+    table = open_newest(table_uri, storage_options=options)
+    bad = open_quarantine(location, options, table_uri)
+    if bad is not None:
+        return table, bad, location
+    source = table.manifest.config.get(TABLE_KEY)
+    if source is not None:
+        raise InvalidInputError(
+            f"the table {table.uri} is itself the quarantine of {source!r}: pass the location "
+            "of that table"
+        )
+    if quarantine is None and table_uri != uri:
+        raise InvalidInputError(
+            f"there is no quarantine at {location}: a sink of a branch writes bad rows to a "
+            "location of your choice. Pass that location as the quarantine"
+        )
+    return table, None, location
 
 
 def _is_same(recorded: str, uri: str, *, is_derived: bool) -> bool:

@@ -21,7 +21,9 @@ from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
+from lance_stream.quarantine.claims import APP_ID
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch, publish
+from lance_stream.quarantine.recorded_rules import parse_rules
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table import paths
@@ -455,12 +457,12 @@ def test_forgotten_replays_are_not_repeated(uri: str, monkeypatch: pytest.Monkey
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(replaying, "delete", die)
+        patched.setattr(replaying, "delete_claimed", die)
         with pytest.raises(Killed):
             lance_stream.replay_quarantine(uri, fix={"x": "1"})
     row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
     table = lance_stream.open_dataset(uri).table
-    late = PendingBatch.of(replaying.APP_ID, 1 << 62, digest=digest_of(row))
+    late = PendingBatch.of(APP_ID, 1 << 62, digest=digest_of(row))
     append(table, row, late)
     monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 0)
     append(table, row, PendingBatch.of("other", 0, digest=digest_of(row)))
@@ -485,7 +487,7 @@ def test_replays_before_a_known_one_continue(uri: str, monkeypatch: pytest.Monke
             lance_stream.replay_quarantine(uri, fix={"x": "1"})
     row = pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS)
     table = lance_stream.open_dataset(uri).table
-    append(table, row, PendingBatch.of(replaying.APP_ID, 1 << 62, digest=digest_of(row)))
+    append(table, row, PendingBatch.of(APP_ID, 1 << 62, digest=digest_of(row)))
     lance_stream.replay_quarantine(uri, fix={"x": "1"})
     assert rows_of(uri) == [(1, 1), (9, 9)]
     assert num_quarantined(uri) == 0
@@ -669,19 +671,14 @@ def test_damaged_quarantine_rows_are_refused(uri: str, values: dict[str, str]) -
     assert rows_of(uri) == []
 
 
-@pytest.mark.parametrize("age", [None, 0, 3600, 0.5, timedelta.max.total_seconds()])
-def test_recorded_tombstone_ages_are_read(age: float | None) -> None:
+@pytest.mark.parametrize(
+    "age",
+    [None, timedelta(0), timedelta(hours=1), timedelta(seconds=0.5), timedelta.max],
+)
+def test_recorded_tombstone_ages_are_read(age: timedelta | None) -> None:
     """A sink records how long it remembers deletes, and its rows must be replayed alike."""
-    assert replaying._recorded(json.dumps(rules_of(tombstones=age)))["tombstones"] == age
-
-
-def test_rows_without_stream_are_never_replayed(uri: str) -> None:
-    """Without a stream the ledger cannot prove that the batch was committed."""
-    take_in(uri, 0, [{"id": 1, "x": 300}])
-    lance_stream.open_dataset(quarantine_uri(uri)).update({"app_id": "''"})
-    assert [value.state for value in lance_stream.list_quarantine(uri)] == ["stale"]
-    assert lance_stream.replay_quarantine(uri).rows_replayed == 0
-    assert num_quarantined(uri) == 1
+    seconds = None if age is None else age.total_seconds()
+    assert parse_rules(json.dumps(rules_of(tombstones=seconds))).tombstones == age
 
 
 def test_fixes_that_drop_keys_change_nothing(uri: str) -> None:

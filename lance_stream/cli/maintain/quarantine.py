@@ -31,7 +31,7 @@ def command() -> None:
 @json_option
 def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int:
     """List the quarantined rows by batch and reason, with an example of each."""
-    from lance_stream.quarantine.replay import list_quarantine
+    from lance_stream.quarantine.listing import list_quarantine
 
     table.open()
     entries = list_quarantine(

@@ -14,8 +14,8 @@ from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFe
 from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.quarantine.listing import READY, QuarantinedRows
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch, publish
-from lance_stream.quarantine.replay import READY, QuarantinedRows
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.upsert.change_rules import ChangeRules
 from lance_stream.verbs.append import append, append_fragments
