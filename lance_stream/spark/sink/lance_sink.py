@@ -37,10 +37,10 @@ from lance_stream.spark.session.python_check import check_workers_python, explai
 from lance_stream.spark.session.running_queries import run_of, running_query
 from lance_stream.spark.session.session_settings import locate_written, options_in_session
 from lance_stream.spark.session.user_errors import message_first
+from lance_stream.spark.sink.batch import Batch
 from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
-from lance_stream.spark.sink.batch_names import rename_columns
 from lance_stream.spark.sink.batch_writing import TaskCount
-from lance_stream.spark.sink.modes import MODES, Batch, create_without_rows
+from lance_stream.spark.sink.modes import MODES, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
 from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
@@ -478,7 +478,7 @@ def _skip(
     with batch.phases("plan"):
         if batch.pending.find_in(table) is None:
             return None
-        batch = _named(batch, table)
+        batch = batch.with_names_of(table)
     may_differ = batch.arguments.replays_may_differ
     with batch.phases("replay"):
         entry, rows_differ = compare_with_ledger(
@@ -495,13 +495,13 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
     if table is not None:
         check_may_write(table.manifest)
     with batch.phases("plan"):
-        batch = _named(batch, table)
+        batch = batch.with_names_of(table)
         table = batch.prepare_table(table)
     if table is None:  # neither rows nor a table
         return commit
     for _ in range(_MAX_PLANS - 1):
         try:
-            return _apply(batch, batch.joined(table), commit)
+            return _apply(batch, table, commit)
         except TableReplacedError:
             if table.version:
                 raise
@@ -511,11 +511,13 @@ def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> 
             table = batch.prepare_table(_open(batch.arguments))
         if table is None:
             return commit
-    return _apply(batch, batch.joined(table), commit)
+    return _apply(batch, table, commit)
 
 
 def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
     """Write the rows to a version of the table; version 0 is created, even without rows."""
+    if batch.member is not None:
+        table = replace(table, log=batch.member.join(table.log))
     result = MODES[str(batch.arguments.mode)](batch, table, commit)
     if table.version:
         return result
@@ -527,12 +529,6 @@ def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
             uri, options = batch.arguments.uri, batch.arguments.storage_options
             hint_at_vectors(open_newest(uri, options), list_columns)
     return result
-
-
-def _named(batch: Batch, table: TableVersion | None) -> Batch:
-    """Return the batch with column names in the table's spelling."""
-    df, arguments = rename_columns(batch.df, batch.arguments, table)
-    return replace(batch, df=df, arguments=arguments)
 
 
 def _open(arguments: WriterArguments) -> TableVersion | None:
