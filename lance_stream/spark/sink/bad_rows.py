@@ -1,25 +1,28 @@
 """Bad rows of a batch: how rows are checked, and what happens to those that fail.
 
 Without conditions (`expect`) and without `bad_rows="quarantine"`, rows are only checked by their
-casts, and none of this is used. Otherwise the driver or Spark's tasks sort the rows with
-`write.row_checks` while they write them. The driver then refuses the batch, or stages its bad rows
-for the quarantine before it commits the others (`quarantine.quarantine_writer`).
+casts. Otherwise the driver or Spark's tasks sort the rows with `write.row_checks` while they write
+them. The driver then refuses the batch, or stages its bad rows for the quarantine before it commits
+the others (`quarantine.quarantine_writer`).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.ledger.row_digests import NO_ROWS, RowsDigest
+from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
-from lance_stream.spark.writer.bad_row_rules import quarantine_batch, recorded_rules
+from lance_stream.spark.sink.batch import Batch
+from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.spark.writer.bad_row_rules import (
+    publish_bad_rows,
+    quarantine_batch,
+    recorded_rules,
+)
 from lance_stream.write.row_checks import BadRows, RowRules
 
 if TYPE_CHECKING:
@@ -28,121 +31,93 @@ if TYPE_CHECKING:
 
 @dataclass
 class RowSorter:
-    """Sorts the rows of one batch into good and bad ones, and quarantines the bad ones.
-
-    Args:
-        arguments: The sink's arguments, with column names as in the batch.
-        df: The batch, with all columns that the sink reads.
-        pending: Its identity, and what is known of its rows.
-        target: The table, at any version.
-        deletes: The column that marks rows that delete; None if there is none.
+    """Refuses a batch because of its bad rows, or quarantines them; created by `row_sorter`.
 
     Attributes:
-        digest: The digest of all rows of the batch; known once they are sorted.
+        batch: The batch.
+        table: The table, at any version.
+        rules: The rules for its rows; None if rows are not checked individually.
+        quarantine: What quarantines the bad rows; None if they are refused.
+        pending: The batch's identity, and what is known of its rows.
     """
 
-    arguments: WriterArguments
-    df: DataFrame
+    batch: Batch
+    table: TableVersion
+    rules: RowRules | None
+    quarantine: "QuarantineBatch | None"
     pending: PendingBatch
-    target: TableVersion
-    deletes: str | None = None
-    digest: RowsDigest = NO_ROWS
-    _quarantine: "QuarantineBatch | None" = None
 
-    @property
-    def file(self) -> str:
-        """The name of the file with the bad rows; empty if there are none."""
-        return "" if self._quarantine is None else self._quarantine.file
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of quarantined rows, by reason."""
-        return {} if self._quarantine is None else self._quarantine.counts
-
-    def begin(self) -> None:
-        """Publish what an earlier batch has staged, before anything is written.
-
-        Raises:
-            InvalidInputError: The quarantine's location has another table.
-        """
-        if self.arguments.quarantines:
-            self._quarantine = quarantine_batch(self.arguments, self.pending.batch)
-            self._quarantine.begin(self.target)
-
-    def rules(self, table: TableVersion) -> RowRules:
-        """Return the rules for the rows.
-
-        Args:
-            table: The version that they are written for.
-
-        Raises:
-            InvalidInputError: A condition is invalid, or the columns do not fit the table.
-        """
-        arguments = self.arguments
-        stored = set(self.df.columns) - {*arguments.not_stored(self.df.columns), self.deletes}
-        columns = pa.schema([field for field in table.arrow_schema if field.name in stored])
-        rules = RowRules(
-            stored=columns,
-            checks=arguments.expect,
-            keys=arguments.on,
-            sequence_by=arguments.sequence_by,
-            deletes=self.deletes,
-            casts=not arguments.is_by_key,
-            keeps_rows=arguments.quarantines,
-            hidden=() if self.deletes is None else (self.deletes,),
-        )
-        named = {check.column_of(column) for check in arguments.expect for column in check.columns}
-        needed = [field for field in to_nullable(self.df.schema) if field.name in {*named, *stored}]
-        rules.check_batch(stored_schema(StructType(needed)))
-        return rules
-
-    def refuse_or_quarantine(self, bad: BadRows, num_rows: int) -> None:
-        """Refuse the batch if it has bad rows, or stage them.
+    def refuse_or_stage(self, bad: BadRows, digest: RowsDigest) -> None:
+        """Refuse the batch if it has bad rows, or stage them; record the digest of its rows.
 
         Args:
             bad: Its bad rows.
-            num_rows: How many rows it has.
+            digest: The digest of all its rows.
 
         Raises:
             InvalidInputError: It is refused.
         """
-        if self._quarantine is not None:
-            self._quarantine.stage(bad, recorded_rules(self.arguments), self.target)
+        file = ""
+        if self.quarantine is not None:
+            self.quarantine.stage(bad, recorded_rules(self.batch.arguments), self.table)
+            file = self.quarantine.file
         elif bad:
-            raise bad.error(self.arguments.uri, num_rows)
+            raise bad.error(self.batch.arguments.uri, digest.num_rows)
+        self.pending = self.pending.with_rows(digest, file)
 
-    def with_rows(self, digest: RowsDigest) -> PendingBatch:
-        """Return the batch with the digest of all its rows, and the file of the bad ones."""
-        self.digest = digest
-        return self.pending.with_rows(digest, self.file)
+    def publish(self, commit: SinkCommit) -> SinkCommit:
+        """Add the staged rows to the quarantine; return the outcome of the batch with them.
 
-    def publish(self) -> None:
-        """Add the bad rows to the quarantine; this driver has committed the batch."""
-        if self._quarantine is not None:
-            self._quarantine.publish(self.target)
+        Args:
+            commit: The outcome of the batch, which this driver or another has committed.
+        """
+        if self.quarantine is None:
+            return commit
+        if commit.skipped:  # another driver's bad rows count
+            publish_bad_rows(self.batch.arguments, self.pending.batch, self.table)
+            return commit
+        self.quarantine.publish(self.table)
+        counts = dict(self.quarantine.counts)
+        return replace(
+            commit, rows_in=commit.rows_in + sum(counts.values()), rows_quarantined=counts
+        )
 
 
-def row_sorter(
-    arguments: WriterArguments,
-    df: DataFrame,
-    pending: PendingBatch,
-    target: TableVersion,
-    deletes: str | None = None,
-) -> RowSorter | None:
-    """Return the sorter of a batch's rows; None if rows are not checked individually.
+def row_sorter(batch: Batch, table: TableVersion, deletes: str | None = None) -> RowSorter:
+    """Return the sorter of a batch's rows, and publish what an earlier batch has staged.
 
     Args:
-        arguments: The sink's arguments.
-        df: The batch.
-        pending: Its identity, and what is known of its rows.
-        target: The table, at any version.
+        batch: The batch.
+        table: The version that its rows are written for.
         deletes: The column that marks rows that delete; None if there is none.
 
     Raises:
-        InvalidInputError: The quarantine's location has another table.
+        InvalidInputError: The quarantine's location has another table, a condition is invalid, or
+            the columns do not fit the table.
     """
-    if not arguments.expect and not arguments.quarantines:
-        return None
-    sorter = RowSorter(arguments, df, pending, target, deletes)
-    sorter.begin()
-    return sorter
+    arguments, quarantine, rules = batch.arguments, None, None
+    if arguments.quarantines:
+        quarantine = quarantine_batch(arguments, batch.pending.batch)
+        quarantine.begin(table)
+    if arguments.quarantines or arguments.expect:
+        rules = _rules(batch, table, deletes)
+    return RowSorter(batch, table, rules, quarantine, batch.pending)
+
+
+def _rules(batch: Batch, table: TableVersion, deletes: str | None) -> RowRules:
+    arguments, columns = batch.arguments, batch.df.columns
+    stored = set(columns) - {*arguments.not_stored(columns), deletes}
+    rules = RowRules(
+        stored=pa.schema([field for field in table.arrow_schema if field.name in stored]),
+        checks=arguments.expect,
+        keys=arguments.on,
+        sequence_by=arguments.sequence_by,
+        deletes=deletes,
+        casts=not arguments.is_by_key,
+        keeps_rows=arguments.quarantines,
+        hidden=() if deletes is None else (deletes,),
+    )
+    named = {check.column_of(column) for check in arguments.expect for column in check.columns}
+    needed = [field for field in to_nullable(batch.df.schema) if field.name in {*named, *stored}]
+    rules.check_batch(stored_schema(StructType(needed)))
+    return rules

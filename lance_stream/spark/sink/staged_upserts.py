@@ -12,7 +12,7 @@ of the table are looked up in its index, or read once.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +22,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
-    Size,
     driver_is_alone,
     map_in_arrow,
     settings,
@@ -35,6 +33,7 @@ from lance_stream.spark.jobs.arrow_jobs import (
 from lance_stream.spark.jobs.range_tasks import RangeTasks, seed_of_index
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.bad_rows import RowSorter
+from lance_stream.spark.sink.batch import Batch
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.large.staged_rows import (
@@ -45,7 +44,6 @@ from lance_stream.upsert.large.staged_rows import (
     upsert_staged,
 )
 from lance_stream.upsert.rules import UpsertRules
-from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 
 _OUTCOME: Final = StructType(
@@ -59,70 +57,59 @@ _OUTCOME_SCHEMA: Final = pa.schema([(name, pa.binary()) for name in ("staged", "
 
 
 def upsert_by_staging(
-    df: DataFrame,
+    batch: Batch,
     table: TableVersion,
     rules: UpsertRules,
-    micro_batch: PendingBatch,
-    phases: Phases,
-    helpers: Sequence[str] = (),
-    sorter: RowSorter | None = None,
-) -> tuple[UpsertResult, Size]:
+    helpers: tuple[str, ...],
+    sorter: RowSorter,
+) -> UpsertResult:
     """Run an upsert of any size; `upsert.upsert.upsert` runs one whose rows are collected.
 
     Args:
-        df: The rows; computed once.
+        batch: The batch; its rows are computed once. If it is already committed, nothing is done.
         table: Any version; the newest one is changed.
         rules: The user's rules for the upsert.
-        micro_batch: The identity of the micro-batch. If it is already committed, nothing is done.
-        phases: Records the durations of "collect", "write" (with the lookup of keys) and "commit".
-        helpers: Columns that are not part of the rows' digest.
-        sorter: Sorts out bad rows; None if rows are not checked.
-
-    Returns:
-        The outcome, and the size of the batch without bad rows.
+        helpers: Columns of the batch that are not part of the rows' digest.
+        sorter: Sorts out bad rows.
 
     Raises:
         InvalidInputError: The rows do not fit the rules or the table; nothing is changed.
         CommitError: The commit failed, or its outcome is unknown.
     """
-    checks = None if sorter is None else sorter.rules(table)
+    df = batch.df
     is_alone = driver_is_alone(df.sparkSession)
-    with phases("collect"):
+    with batch.phases("collect"):
         seed = 0 if is_alone else seed_of_index(table, rules.on)
-        schema, extra = table.arrow_schema, tuple(helpers)
-        outcomes = _stage(df, _Staging(table.store, schema, rules, checks, extra, seed))
+        staging = _Staging(table.store, table.arrow_schema, rules, sorter.rules, helpers, seed)
+        outcomes = _stage(df, staging)
     staged = [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
     try:
+        bad = BadRows()
         for outcome in outcomes:
             if isinstance(outcome, LanceStreamError):
                 raise outcome
+        for outcome in outcomes:
+            if isinstance(outcome, bytes):
+                bad.add_encoded(outcome)
         digest = add_up(outcome[1] for outcome in outcomes if isinstance(outcome, tuple))
-        identity = micro_batch.with_rows(digest)
-        if sorter is not None:
-            bad = BadRows()
-            for outcome in outcomes:
-                if isinstance(outcome, bytes):
-                    bad.add_encoded(outcome)
-            sorter.refuse_or_quarantine(bad, digest.num_rows)
-            identity = sorter.with_rows(digest)
+        sorter.refuse_or_stage(bad, digest)
         # Only this column: a helper column may have a type that cannot be stored.
         ordering = [field for field in to_nullable(df.schema) if field.name == rules.sequence_by]
         sequence = stored_schema(StructType(ordering)).field(0).type if ordering else None
-        workers = RANGE_THREADS if is_alone else RangeTasks(df.sparkSession)
         result = upsert_staged(
             table,
             staged,
             rules,
             df.columns,
             sequence,
-            identity,
-            phases=phases,
-            workers=workers,
+            sorter.pending,
+            phases=batch.phases,
+            workers=RANGE_THREADS if is_alone else RangeTasks(df.sparkSession),
         )
-        num_bytes = sum(rows.num_bytes for rows in staged)
-        return result, Size(sum(rows.num_rows for rows in staged), num_bytes)
     finally:
         discard_staged(table.store, staged)
+    batch.tasks.num_bytes = sum(rows.num_bytes for rows in staged)
+    return result
 
 
 @dataclass(frozen=True)

@@ -697,10 +697,10 @@ def test_concurrent_creation_adds_the_other_columns(
     sink = lance_sink(uri, schema_evolution="add_columns", app_id="a")
     commit = modes.append_fragments
 
-    def be_late(*args: Any) -> Any:
+    def be_late(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(modes, "append_fragments", commit)
         lance_sink(uri, app_id="b")(spark.sql("SELECT 1L AS id"), 0)
-        return commit(*args)
+        return commit(*args, **options)
 
     monkeypatch.setattr(modes, "append_fragments", be_late)
     sink(spark.sql("SELECT 2L AS id, 'x' AS x"), 0)

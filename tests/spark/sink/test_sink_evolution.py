@@ -161,10 +161,10 @@ def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.Mon
     feed(spark, first, 0, "id int", (1,))
     commit = modes.append_fragments
 
-    def be_late(*args: Any) -> Any:
+    def be_late(*args: Any, **options: Any) -> Any:
         monkeypatch.setattr(modes, "append_fragments", commit)
         feed(spark, other, 0, "id decimal(20,0)", (Decimal(BIG),))
-        return commit(*args)
+        return commit(*args, **options)
 
     monkeypatch.setattr(modes, "append_fragments", be_late)
     feed(spark, first, 1, "id long", (2,))
