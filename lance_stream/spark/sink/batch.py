@@ -29,6 +29,7 @@ from lance_stream.spark.session.column_names import (
 )
 from lance_stream.spark.session.session_settings import is_case_sensitive
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
+from lance_stream.spark.sink.batch_calls import BatchCall
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
@@ -61,6 +62,8 @@ class Batch:
         phases: Records the duration of each phase.
         last: The outcome of the previous batch, if any.
         tasks: Chooses the number of tasks that write.
+        call: The call of the sink.
+        outcome: Its outcome if it does not change the table.
         member: Publishes its version together with those of other tables; None for it alone.
     """
 
@@ -71,6 +74,8 @@ class Batch:
     phases: Phases
     last: SinkCommit | None
     tasks: TaskCount
+    call: BatchCall
+    outcome: SinkCommit
     member: Member | None = None
 
     def with_names_of(self, table: TableVersion | None) -> "Batch":

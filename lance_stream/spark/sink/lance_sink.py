@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -38,13 +38,12 @@ from lance_stream.spark.session.running_queries import run_of, running_query
 from lance_stream.spark.session.session_settings import locate_written, options_in_session
 from lance_stream.spark.session.user_errors import message_first
 from lance_stream.spark.sink.batch import Batch
-from lance_stream.spark.sink.batch_calls import BATCH_CALLS, BatchCall
+from lance_stream.spark.sink.batch_calls import BATCH_CALLS
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.modes import MODES, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
-from lance_stream.spark.sink.replays import compare_with_ledger, identify, rows_may_differ
+from lance_stream.spark.sink.replays import identify, rows_may_differ, skip_if_committed
 from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
-from lance_stream.spark.writer.bad_row_rules import publish_bad_rows
 from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.phases import Phases
@@ -339,19 +338,17 @@ class LanceSink:
         """
         batch_id = _check_batch(df, batch_id)
         check_workers_python(df.sparkSession, only_tasks=True)
-        arguments = self._arguments_in(df.sparkSession)
-        if self._upkeep is None:
-            notify(self._on_commit, self._write(df, batch_id, arguments, member))
-            return
-        with self._upkeep.batch():
+        options, upkeep = self.storage_options_in(df.sparkSession), self._upkeep
+        arguments = replace(self.arguments, storage_options=options)
+        with nullcontext() if upkeep is None else upkeep.batch():
             commit = self._write(df, batch_id, arguments, member)
         notify(self._on_commit, commit)
-        if commit.version is not None and not commit.skipped:
+        if upkeep is not None and commit.version is not None and not commit.skipped:
             from lance_stream.spark.jobs.compaction import writer_of
 
-            self._upkeep.after_batch(
+            upkeep.after_batch(
                 batch_id,
-                partial(open_newest, self.uri, storage_options=arguments.storage_options),
+                partial(open_newest, self.uri, storage_options=options),
                 writer_of(df.sparkSession),
                 commit.seconds.get("scan"),
             )
@@ -360,9 +357,6 @@ class LanceSink:
         """Return the user's storage options, with a session's settings of the store."""
         arguments = self.arguments
         return options_in_session(spark, arguments.uri, arguments.storage_options)
-
-    def _arguments_in(self, spark: SparkSession) -> WriterArguments:
-        return replace(self.arguments, storage_options=self.storage_options_in(spark))
 
     def _write(
         self, df: DataFrame, batch_id: int, arguments: WriterArguments, member: Member | None
@@ -379,10 +373,20 @@ class LanceSink:
                 claimed=call.claimed,
                 absent_through=self._searched_through(micro_batch),
             )
-            last, tasks = self.last_commit, self._tasks
-            batch = Batch(df, query, pending, arguments, phases, last, tasks, member)
+            batch = Batch(
+                df,
+                query,
+                pending,
+                arguments,
+                phases,
+                last=self.last_commit,
+                tasks=self._tasks,
+                call=call,
+                outcome=SinkCommit(batch_id, micro_batch.app_id),
+                member=member,
+            )
             with explain_worker_errors():
-                result = _write_once(batch, call)
+                result = _write_once(batch)
             call.version = result.version
         self._searched = micro_batch.app_id, batch_id, pending.searched_through
         indices = {} if self._upkeep is None else self._upkeep.take_outcomes()
@@ -426,27 +430,25 @@ def _check_batch(df: object, batch_id: object) -> int:
     return number
 
 
-def _write_once(batch: Batch, call: BatchCall) -> SinkCommit:
+def _write_once(batch: Batch) -> SinkCommit:
     """Write a batch to the table, unless it is already committed."""
-    arguments, identity = batch.arguments, batch.pending.batch
-    commit = SinkCommit(identity.batch_id, identity.app_id)
     with batch.phases("plan"):
-        table = _open(arguments)
+        table = _open(batch.arguments)
     if table is not None:
         _warn_of_other_rules(table, batch)
-    result = None if table is None else _skip(batch, table, commit, call)
-    if result is not None:
-        return result
+    replay = None if table is None else skip_if_committed(batch, table)
+    if replay is not None:
+        return replay
     try:
-        return _write_new(batch, table, commit)
+        return _write_new(batch, table)
     except OtherBatchError:  # another driver was faster
-        if not (arguments.replays_may_differ or rows_may_differ(batch.df, batch.query)):
+        if not (batch.arguments.replays_may_differ or rows_may_differ(batch.df, batch.query)):
             raise
-        table = _open(arguments)
-        result = None if table is None else _skip(batch, table, commit, call)
-        if result is None:
+        table = _open(batch.arguments)
+        replay = None if table is None else skip_if_committed(batch, table)
+        if replay is None:
             raise
-        return result
+        return replay
 
 
 def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
@@ -471,64 +473,47 @@ def _warn_of_other_rules(table: TableVersion, batch: Batch) -> None:
         )
 
 
-def _skip(
-    batch: Batch, table: TableVersion, commit: SinkCommit, call: BatchCall
-) -> SinkCommit | None:
-    """Return the outcome of a batch that is already committed; None if it is not."""
-    with batch.phases("plan"):
-        if batch.pending.find_in(table) is None:
-            return None
-        batch = batch.with_names_of(table)
-    may_differ = batch.arguments.replays_may_differ
-    with batch.phases("replay"):
-        entry, rows_differ = compare_with_ledger(
-            table, batch.pending, batch.read(), batch.query, call, may_differ=may_differ
-        )
-    if entry is None:
-        call.digest = None
-        return None
-    publish_bad_rows(batch.arguments, batch.pending.batch, table)
-    return replace(commit, version=entry.version, skipped=True, rows_differ=rows_differ)
-
-
-def _write_new(batch: Batch, table: TableVersion | None, commit: SinkCommit) -> SinkCommit:
+def _write_new(batch: Batch, table: TableVersion | None) -> SinkCommit:
+    """Write a batch that is not committed yet; again, if other writers change the columns."""
     if table is not None:
         check_may_write(table.manifest)
     with batch.phases("plan"):
         batch = batch.with_names_of(table)
-        table = batch.prepare_table(table)
-    if table is None:  # neither rows nor a table
-        return commit
-    for _ in range(_MAX_PLANS - 1):
+    num_plans = 0
+    while True:
+        num_plans += 1
+        with batch.phases("plan"):
+            table = batch.prepare_table(table)
+        if table is None:  # neither rows nor a table
+            return batch.outcome
         try:
-            return _apply(batch, table, commit)
-        except TableReplacedError:
-            if table.version:
+            return _write_to(table, batch)
+        except TableReplacedError:  # another writer has created the table
+            if table.version or num_plans == _MAX_PLANS:
                 raise
         except ColumnsChangedError as error:
-            _log.info("writing batch %d again: %s", commit.batch_id, error)
-        with batch.phases("plan"):  # another writer has created the table, or changed its columns
-            table = batch.prepare_table(_open(batch.arguments))
-        if table is None:
-            return commit
-    return _apply(batch, table, commit)
+            if num_plans == _MAX_PLANS:
+                raise
+            _log.info("writing batch %d again: %s", batch.outcome.batch_id, error)
+        with batch.phases("plan"):
+            table = _open(batch.arguments)
 
 
-def _apply(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+def _write_to(table: TableVersion, batch: Batch) -> SinkCommit:
     """Write the rows to a version of the table; version 0 is created, even without rows."""
     if batch.member is not None:
         table = replace(table, log=batch.member.join(table.log))
-    result = MODES[str(batch.arguments.mode)](batch, table, commit)
+    commit = MODES[str(batch.arguments.mode)](batch, table)
     if table.version:
-        return result
-    if result.version is None:
-        return create_without_rows(batch, table, result)
+        return commit
+    if commit.version is None:
+        return create_without_rows(batch, table, commit)
     list_columns = undeclared_vectors(table.arrow_schema)
     if list_columns and batch.member is None:
         with suppress(LanceStreamError):  # only a hint, and the batch is committed
             uri, options = batch.arguments.uri, batch.arguments.storage_options
             hint_at_vectors(open_newest(uri, options), list_columns)
-    return result
+    return commit
 
 
 def _open(arguments: WriterArguments) -> TableVersion | None:

@@ -49,17 +49,15 @@ MAX_BYTES_ON_DRIVER: Final = 256 << 20
 """... and this many bytes; see `staged_upserts` for larger ones."""
 
 
-def append(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+def append(batch: Batch, table: TableVersion) -> SinkCommit:
     """Append the rows to the table."""
     sorter = row_sorter(batch, table)
     written = _write(batch, table, sorter)
-    if written.fragments or written.bad:
-        with batch.phases("commit"):
-            result = append_fragments(
-                table, written.fragments, sorter.pending, even_without_rows=True
-            )
-        commit = _committed(commit, result, written.fragments)
-    return sorter.publish(commit)
+    if not written.fragments and not written.bad:
+        return sorter.publish(batch.outcome)
+    with batch.phases("commit"):
+        result = append_fragments(table, written.fragments, sorter.pending, even_without_rows=True)
+    return sorter.publish(_committed(batch.outcome, result, written.fragments))
 
 
 def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
@@ -80,16 +78,16 @@ def create_without_rows(batch: Batch, table: TableVersion, commit: SinkCommit) -
     return replace(_committed(commit, result, ()), rows_in=commit.rows_in, rows_inserted=0)
 
 
-def overwrite(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+def overwrite(batch: Batch, table: TableVersion) -> SinkCommit:
     """Replace all rows of the table."""
     sorter = row_sorter(batch, table)
     written = _write(batch, table, sorter)
     num_before = count_rows(table)
     if not written.fragments and not num_before and not written.bad:
-        return sorter.publish(commit)
+        return sorter.publish(batch.outcome)
     with batch.phases("commit"):
         result = overwrite_fragments(table, written.fragments, None, sorter.pending)
-    commit = sorter.publish(_committed(commit, result, written.fragments))
+    commit = sorter.publish(_committed(batch.outcome, result, written.fragments))
     return replace(commit, rows_deleted=num_before) if result.is_new else commit
 
 
@@ -136,7 +134,7 @@ def _committed(commit: SinkCommit, result: Outcome, fragments: Sequence[Fragment
     )
 
 
-def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkCommit:
+def upsert_batch(batch: Batch, table: TableVersion) -> SinkCommit:
     """Update or delete the rows whose keys exist, and insert the others."""
     columns = batch.df.columns
     deletes = None if batch.arguments.delete_when is None else DELETES
@@ -152,7 +150,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
     if rows is None:
         result = upsert_by_staging(batch, table, rules, helpers, sorter)
     elif not rows.num_rows:
-        return sorter.publish(commit)
+        return sorter.publish(batch.outcome)
     else:
         batch.tasks.num_bytes = rows.nbytes
         digest, bad = digest_of(rows.select(columns)), BadRows()
@@ -172,7 +170,7 @@ def upsert_batch(batch: Batch, table: TableVersion, commit: SinkCommit) -> SinkC
                 workers=workers_of(batch.df.sparkSession),
                 phases=batch.phases,
             )
-    commit = _upserted(commit, result)
+    commit = _upserted(batch.outcome, result)
     if sorter.pending.quarantined and not result.is_new and not commit.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
         recorded = append_fragments(table, [], sorter.pending, even_without_rows=True)
@@ -217,7 +215,7 @@ def _upserted(commit: SinkCommit, result: UpsertResult) -> SinkCommit:
     )
 
 
-MODES: Mapping[str, Callable[[Batch, TableVersion, SinkCommit], SinkCommit]] = MappingProxyType(
+MODES: Mapping[str, Callable[[Batch, TableVersion], SinkCommit]] = MappingProxyType(
     {
         "append": append,
         "upsert": upsert_batch,

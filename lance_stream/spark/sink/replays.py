@@ -24,13 +24,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_stream.ledger.messages import second_rows, unknown_stream
 from lance_stream.ledger.micro_batch import MicroBatch
-from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.ledger.verdicts import has_other_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import map_in_arrow
-from lance_stream.spark.sink.batch_calls import BatchCall
-from lance_stream.table.config.ledger_entries import LedgerEntry
+from lance_stream.spark.sink.batch import Batch
+from lance_stream.spark.sink.reports import SinkCommit
+from lance_stream.spark.writer.bad_row_rules import publish_bad_rows
 
 _log = logging.getLogger("lance_stream.sink")
 
@@ -47,54 +47,47 @@ def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str = "") 
     Raises:
         InvalidInputError: There is no app id, and Spark does not report the query's id.
     """
-    query_id = local_property(df, "sql.streaming.queryId")
+    query_id = ""
+    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
+        context = df.sparkSession.sparkContext
+        query_id = context.getLocalProperty("sql.streaming.queryId") or ""
     name = app_id or query_id
     if not name:
         raise unknown_stream("lance_sink(uri, app_id='...')")
     return MicroBatch(name, batch_id, query_id, rules)
 
 
-def local_property(df: DataFrame, name: str) -> str:
-    """Return a property of the thread that runs foreachBatch; empty if it is not set."""
-    with suppress(Exception):  # Spark Connect has no SparkContext, and raises various errors
-        return df.sparkSession.sparkContext.getLocalProperty(name) or ""
-    return ""
+def skip_if_committed(batch: Batch, table: TableVersion) -> SinkCommit | None:
+    """Return the outcome of a batch that is already committed; None if it is not.
 
-
-def compare_with_ledger(
-    table: TableVersion,
-    pending: PendingBatch,
-    df: DataFrame,
-    query: Any,
-    call: BatchCall,
-    *,
-    may_differ: bool,
-) -> tuple[LedgerEntry | None, bool]:
-    """Return the ledger's entry of a committed batch, and whether its rows differ now.
+    The rows of a committed batch id are computed once. A sink that died after its commit may not
+    have quarantined the bad ones.
 
     Args:
-        table: A version whose ledger has this batch id.
-        pending: The batch.
-        df: Its rows, as the sink reads them; they are computed once.
-        query: Its streaming query; see `running_query`.
-        call: The sink's call; the digest of the rows is stored in it.
-        may_differ: Whether the user allows different rows in a repeated batch.
-
-    Returns:
-        The entry; None if the committed batch is a different one, and this one is new.
+        batch: The batch.
+        table: The newest version.
 
     Raises:
         OtherBatchError: The batch id was committed with other rows or rules.
     """
-    digest = call.digest = digest_by_tasks(df)
-    pending = pending.with_rows(digest)
-    if pending.check(table).rows_differ and (may_differ or rows_may_differ(df, query)):
-        pending = replace(pending, may_differ=True)
-    entry = pending.find_in(table)
-    if entry is None:
-        return None, False
-    if entry.digest and call.is_second(digest, entry.digest):
-        raise second_rows(table.uri, entry, pending.batch)
+    with batch.phases("plan"):
+        if batch.pending.find_in(table) is None:
+            return None
+        batch = batch.with_names_of(table)
+    with batch.phases("replay"):
+        df = batch.read()
+        digest = batch.call.digest = digest_by_tasks(df)
+        pending = batch.pending.with_rows(digest)
+        if pending.check(table).rows_differ and (
+            batch.arguments.replays_may_differ or rows_may_differ(df, batch.query)
+        ):
+            pending = replace(pending, may_differ=True)
+        entry = pending.find_in(table)
+        if entry is None:  # the committed batch is a different one
+            batch.call.digest = None
+            return None
+        if entry.digest and batch.call.is_second(digest, entry.digest):
+            raise second_rows(table.uri, entry, pending.batch)
     differs = has_other_rows(entry, digest) and bool(digest.num_rows)
     if differs:
         _log.warning(
@@ -104,7 +97,8 @@ def compare_with_ledger(
             *(pending.batch.batch_id, pending.batch.app_id, table.uri),
             *(entry.num_rows, entry.digest, digest),
         )
-    return entry, differs
+    publish_bad_rows(batch.arguments, batch.pending.batch, table)
+    return replace(batch.outcome, version=entry.version, skipped=True, rows_differ=differs)
 
 
 # --- the digest of a DataFrame
