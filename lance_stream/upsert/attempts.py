@@ -11,7 +11,7 @@ histories (`histories`), or in parts by many workers (`large`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
@@ -25,8 +25,7 @@ from lance_stream.table.manifest import Manifest
 from lance_stream.upsert.decisions import check_untouched
 from lance_stream.upsert.row_writer import UpsertPart
 from lance_stream.upsert.rules import UpsertRules
-from lance_stream.upsert.tombstones import RememberedDeletes
-from lance_stream.upsert.update_planner import PlannedUpdate, plan_update
+from lance_stream.upsert.update_planner import Work, plan_update
 from lance_stream.write.phases import Phases
 from lance_stream.write.planning import combined, commit_planned, replan_on_conflict
 
@@ -69,21 +68,6 @@ class UpsertResult:
     num_remembered: int = 0
     fragments: tuple[Fragment, ...] = ()
     was_already_committed: bool = False
-
-
-class Work(NamedTuple):
-    """What a strategy wrote for a version.
-
-    Attributes:
-        parts: The outcomes of all parts; at most one of them touches each row of the table.
-        stored: The incoming columns that are stored.
-        remembered: The deletes, or shadowed events, that the version remembers; None if there are
-            none to honor and none to add.
-    """
-
-    parts: Sequence[UpsertPart]
-    stored: Sequence[str]
-    remembered: RememberedDeletes | None
 
 
 class Strategy(Protocol):
@@ -154,21 +138,32 @@ def upsert_by(
         check_may_write(planned_on.manifest)
         work = strategy.write(planned_on, phases)
         with phases("write"):
-            plan = plan_update(
-                planned_on,
-                [part.written for part in work.parts],
-                strategy.rules,
-                work.stored,
-                work.remembered,
-                environment,
-            )
+            plan = plan_update(planned_on, work, strategy.rules, environment)
         result = replace(_outcome_of(planned_on, work.parts), attempts=num_attempts)
         if not plan.changes_anything:
             return result
+
+        def check_newest(newest: Manifest) -> None:
+            check_untouched(planned_on, plan.untouched, newest)
+            if check is not None:
+                check(newest)
+
+        tombstones = plan.tombstones
         with phases("commit"):
-            return _commit(
-                planned_on, plan, result, micro_batch, environment, config_entries, check
+            outcome = commit_planned(
+                planned_on,
+                plan.operation,
+                plan.staged,
+                micro_batch,
+                properties=tombstones.properties if tombstones else None,
+                config_entries=combined(tombstones.entries if tombstones else None, config_entries),
+                check=check_newest,
+                environment=environment,
             )
+        if not outcome.is_new:
+            return _already_committed(outcome.table, outcome.already_committed_in)
+        attempts = num_attempts + outcome.attempts - 1
+        return replace(result, table=outcome.table, is_new=True, attempts=attempts)
 
     try:
         result = replan_on_conflict(attempt, micro_batch, environment)
@@ -180,50 +175,6 @@ def upsert_by(
     if result.was_already_committed:
         strategy.discard()
     return result
-
-
-def _commit(
-    table: TableVersion,
-    plan: PlannedUpdate,
-    result: UpsertResult,
-    micro_batch: PendingBatch | None,
-    environment: Environment,
-    config_entries: ConfigEntries | None,
-    check: Callable[[Manifest], None] | None,
-) -> UpsertResult:
-    """Commit a plan; return its outcome.
-
-    Args:
-        table: The version that was planned on.
-        plan: The operation.
-        result: The outcome as known before the commit.
-        micro_batch: The micro-batch.
-        environment: The clock and randomness.
-        config_entries: The caller's config entries.
-        check: The caller's check of the newest version, called before each attempt.
-    """
-    tombstones = plan.tombstones
-    are_untouched = check_untouched(table, plan.untouched)
-
-    def check_all(newest: Manifest) -> None:
-        are_untouched(newest)
-        if check is not None:
-            check(newest)
-
-    outcome = commit_planned(
-        table,
-        plan.operation,
-        plan.staged,
-        micro_batch,
-        properties=tombstones.properties if tombstones else None,
-        config_entries=combined(tombstones.entries if tombstones else None, config_entries),
-        check=check_all,
-        environment=environment,
-    )
-    if not outcome.is_new:
-        return _already_committed(outcome.table, outcome.already_committed_in)
-    attempts = result.attempts + outcome.attempts - 1
-    return replace(result, table=outcome.table, is_new=True, attempts=attempts)
 
 
 def _already_committed(table: TableVersion, version: int | None) -> UpsertResult:
@@ -240,7 +191,7 @@ def _outcome_of(table: TableVersion, parts: Sequence[UpsertPart]) -> UpsertResul
         num_inserted=sum(len(decision.inserted_rows) for decision in decisions),
         num_updated=sum(len(decision.changed) for decision in decisions),
         num_deleted=sum(len(decision.deleted) for decision in decisions),
-        num_unchanged=sum(part.written.num_unchanged for part in parts),
+        num_unchanged=sum(decision.num_unchanged for decision in decisions),
         num_late=sum(part.num_late for part in parts),
         num_ignored=sum(decision.num_ignored for decision in decisions),
         num_remembered=sum(delete.rows.num_rows for delete in deletes),

@@ -8,7 +8,6 @@
 `_without_ignored` and `_without_unchanged` read stored rows only if the rules require it.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +45,7 @@ class Decision(NamedTuple):
         num_late: The number of incoming rows that are older than the stored row or a delete.
         num_ignored: The number of updates and inserts excluded by `when_matched` and
             `when_not_matched`.
+        num_unchanged: The number of rows left untouched because their values would not change.
     """
 
     changed: RowAddresses
@@ -56,6 +56,7 @@ class Decision(NamedTuple):
     untouched: RowAddresses
     num_late: int
     num_ignored: int = 0
+    num_unchanged: int = 0
 
 
 def decide(
@@ -107,8 +108,8 @@ def decide_changes(
     matches: Matches,
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
-) -> tuple[Decision, int]:
-    """Return the decisions about the rows of a batch, and the number of unchanged rows.
+) -> Decision:
+    """Return the decisions about the rows of a batch, by the remembered deletes and the rules.
 
     Args:
         table: The version that the matches were found in.
@@ -117,12 +118,14 @@ def decide_changes(
         remembered: The deletes that the version remembers.
         workers: What reads the table's data files.
     """
-    is_undone = None if remembered is None else remembered.undone_keys(incoming)
+    is_undone = None
+    if remembered is not None:
+        sequence = incoming.compared_sequence
+        is_undone = remembered.are_late(incoming.lookup, incoming.keys, sequence)
     decision = _without_ignored(table, incoming, decide(incoming, matches, is_undone), workers)
-    if not incoming.rules.skip_unchanged:
-        return decision, 0
-    changing = _without_unchanged(table, incoming, decision, workers)
-    return changing, len(decision.changed) - len(changing.changed)
+    if incoming.rules.skip_unchanged:
+        return _without_unchanged(table, incoming, decision, workers)
+    return decision
 
 
 def _without_ignored(
@@ -205,41 +208,37 @@ def _without_unchanged(
         changed=decision.changed[changes],
         changed_rows=decision.changed_rows[changes],
         untouched=np.concatenate([decision.untouched, decision.changed[~changes]]),
+        num_unchanged=int(np.count_nonzero(~changes)),
     )
 
 
-def check_untouched(table: TableVersion, untouched: RowAddresses) -> Callable[[Manifest], None]:
-    """Return a check that the rows an upsert leaves untouched have not changed since its plan.
-
-    The check is called with the newest version before every commit attempt.
+def check_untouched(table: TableVersion, untouched: RowAddresses, newest: Manifest) -> None:
+    """Raise unless the rows that an upsert leaves untouched are the same as when it was planned.
 
     Args:
         table: The version that the upsert was planned on.
         untouched: The addresses of the rows, in any order.
+        newest: The newest version.
 
     Raises:
-        RetryableConflictError: Raised by the check: another writer changed, deleted or moved a row.
+        RetryableConflictError: Another writer changed, deleted or moved a row.
     """
+    if newest.version == table.version or not len(untouched):
+        return
     fragments = table.manifest.fragments
-
-    def check(newest: Manifest) -> None:
-        if newest.version == table.version or not len(untouched):
-            return
-        for fragment_id, offsets in by_fragment(np.sort(untouched)):
-            raw = fragments.raw(fragments.index_by_id[fragment_id])
-            index = newest.fragments.index_by_id.get(fragment_id)
-            if index is not None and newest.fragments.raw(index) == raw:
-                continue
-            deleted = None
-            if index is not None:
-                now = newest.fragments[index]
-                deleted = deleted_rows(table.at(newest), decode_fragment(raw), now)
-            if deleted is None or bool(are_among(offsets, deleted).any()):
-                raise RetryableConflictError(
-                    f"this upsert was planned on version {table.version} and leaves rows of "
-                    f"fragment {fragment_id} untouched, but another writer has since changed, "
-                    "deleted or moved them. Plan it again on the newest version",
-                    newest.version,
-                )
-
-    return check
+    for fragment_id, offsets in by_fragment(np.sort(untouched)):
+        raw = fragments.raw(fragments.index_by_id[fragment_id])
+        index = newest.fragments.index_by_id.get(fragment_id)
+        if index is not None and newest.fragments.raw(index) == raw:
+            continue
+        deleted = None
+        if index is not None:
+            now = newest.fragments[index]
+            deleted = deleted_rows(table.at(newest), decode_fragment(raw), now)
+        if deleted is None or bool(are_among(offsets, deleted).any()):
+            raise RetryableConflictError(
+                f"this upsert was planned on version {table.version} and leaves rows of "
+                f"fragment {fragment_id} untouched, but another writer has since changed, "
+                "deleted or moved them. Plan it again on the newest version",
+                newest.version,
+            )

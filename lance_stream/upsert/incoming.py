@@ -101,6 +101,11 @@ class IncomingRows:
         return self.rules.on
 
     @property
+    def compared_sequence(self) -> pa.Array | None:
+        """The sequence to compare with remembered deletes: `sequence`, or `order` without one."""
+        return self.order if self.sequence is None else self.sequence
+
+    @property
     def scanned_columns(self) -> tuple[str, ...]:
         """The table's key columns, and its sequence column if there is one."""
         names = self.rules.on

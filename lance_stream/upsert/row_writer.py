@@ -41,7 +41,12 @@ from lance_stream.upsert.incoming import IncomingRows
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstone_files import Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
-from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments
+from lance_stream.write.fragments import (
+    WriteTarget,
+    delete_files,
+    write_fragments,
+    write_target,
+)
 from lance_stream.write.lineage_files import limit_of
 
 
@@ -54,7 +59,6 @@ class Written(NamedTuple):
         changed: (n,) u64 addresses of the changed rows that moved, in the order in which they were
             written.
         inserted_keys: (m,) u64 hashes of the keys of the new rows and of the remembered deletes.
-        num_unchanged: The number of rows left untouched because their values would not change.
         deletes: The deletes to remember; None if deletes are not remembered.
         file_bounds: The key bounds of the new files.
         in_place: The fragments whose changed rows stay in place, each with only its new file.
@@ -64,7 +68,6 @@ class Written(NamedTuple):
     decision: Decision
     changed: RowAddresses
     inserted_keys: npt.NDArray[np.uint64]
-    num_unchanged: int = 0
     deletes: Deletes | None = None
     file_bounds: tuple[FileBounds, ...] = ()
     in_place: tuple[Fragment, ...] = ()
@@ -121,8 +124,6 @@ def write_rows(
     table: TableVersion,
     incoming: IncomingRows | ChangedRows,
     decision: Decision,
-    target: WriteTarget,
-    num_unchanged: int = 0,
     remembered: RememberedDeletes | None = None,
     workers: Workers = THREADS,
     *,
@@ -134,8 +135,6 @@ def write_rows(
         table: The version that was planned on.
         incoming: The incoming rows, one per key.
         decision: The decisions about them.
-        target: Where new data files go.
-        num_unchanged: The number of rows left untouched because their values would not change.
         remembered: The deletes that the version remembers, if the upsert remembers its own.
         workers: Reads the table's data files, and writes columns of fragments.
         may_stay: Whether changed rows may stay in place. False if other workers may change rows of
@@ -144,6 +143,7 @@ def write_rows(
     Raises:
         InvalidInputError: New rows lack a column that must not be null; no file is left behind.
     """
+    target = write_target(table)
     in_place, moving = _write_in_place(
         table, incoming, decision, target, workers, may_stay=may_stay
     )
@@ -157,7 +157,11 @@ def write_rows(
     keys = [[incoming.rows.column(name).take(new) for name in incoming.rules.on]]
     deletes = None
     if isinstance(incoming, IncomingRows) and remembered is not None and remembered.is_remembering:
-        deletes = remembered.deletes_of(incoming, decision.deleted_keys)
+        deleted = pa.array(decision.deleted_keys)
+        deleted_keys = [key.take(deleted) for key in incoming.keys]
+        sequence = incoming.compared_sequence
+        assert sequence is not None  # deletes are remembered in the order of their rows
+        deletes = remembered.new_deletes(deleted_keys, sequence.take(deleted))
         keys.append(deletes.keys)
     hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
     fields = table.schema.fields_named(incoming.rules.on)
@@ -171,7 +175,6 @@ def write_rows(
         decision,
         changed,
         distinct(np.concatenate(hashes)),
-        num_unchanged,
         deletes,
         tuple(bounds_of_written(fragments, fields, key_columns.columns)),
         tuple(in_place),
@@ -232,10 +235,28 @@ def _write(
         raise
 
 
-def written_order(decision: Decision, written: Written) -> pa.Array:
-    """Return the incoming row of each written row, in order."""
+def remember_keys(
+    table: TableVersion,
+    rules: UpsertRules,
+    rows: pa.RecordBatch,
+    written: Written,
+    workers: Workers = THREADS,
+) -> None:
+    """Add the keys of written rows, and their sequences, to the index of keys.
+
+    Args:
+        table: The version that they were written for.
+        rules: The user's rules for them.
+        rows: The incoming rows, in the table's types.
+        written: What was written of them.
+        workers: The owners of the index.
+    """
+    decision = written.decision
     order = np.searchsorted(decision.changed, written.changed)
-    return pa.array(np.concatenate([decision.changed_rows[order], decision.inserted_rows]))
+    written_rows = pa.array(np.concatenate([decision.changed_rows[order], decision.inserted_rows]))
+    names = [name for name in rows.schema.names if name in (*rules.on, rules.sequence_by)]
+    keys = rows.select(names).take(written_rows)
+    workers.remember(table, rules.on, rules.sequence_by, written.fragments, keys)
 
 
 def _hashes(

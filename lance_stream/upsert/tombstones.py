@@ -49,7 +49,6 @@ from lance_stream.table.config.tombstones import (
 )
 from lance_stream.table.manifest import Manifest
 from lance_stream.table.paths import tombstone_file_name, tombstone_path
-from lance_stream.upsert.incoming import IncomingRows
 from lance_stream.upsert.rules import FOR_GOOD, UpsertRules
 from lance_stream.upsert.tombstone_files import (
     DELETE_FILES,
@@ -102,22 +101,6 @@ class RememberedDeletes:
     def is_remembering(self) -> bool:
         """Whether the upsert's own deletes are remembered."""
         return self.age_ms is not None
-
-    def undone_keys(self, incoming: IncomingRows) -> npt.NDArray[np.bool_]:
-        """Return which keys of a batch are late because of a remembered delete; see `are_late`."""
-        return self.are_late(incoming.lookup, incoming.keys, _sequence_of(incoming))
-
-    def deletes_of(self, incoming: IncomingRows, chosen: Positions) -> Deletes:
-        """Return some keys of a batch as deletes at the current time.
-
-        Args:
-            incoming: The incoming rows, one per key.
-            chosen: (n,) i64, the numbers of the keys.
-        """
-        rows = pa.array(chosen)
-        return self.new_deletes(
-            [key.take(rows) for key in incoming.keys], _sequence_of(incoming).take(rows)
-        )
 
     def new_deletes(self, keys: Sequence[pa.Array], sequence: pa.Array) -> Deletes:
         """Return deletes at the current time.
@@ -181,7 +164,6 @@ class RememberedDeletes:
             whole = missing.setdefault(name, np.zeros(num_matches, np.bool_))
             whole[start : start + len(is_missing)] = is_missing
         # Equal hashes do not prove equal keys: compare the keys themselves.
-        # Equal hashes do not prove equal keys: compare the keys themselves.
         numbers = lookup.find(Deletes(candidates).keys)
         hit = np.flatnonzero(numbers != NO_MATCH)
         missing_values = {name: values[hit] for name, values in missing.items()}
@@ -215,10 +197,6 @@ class RememberedDeletes:
         return cast_batch(batch, target).column(0)
 
 
-def _sequence_of(incoming: IncomingRows) -> pa.Array:
-    return incoming.order if incoming.sequence is None else incoming.sequence
-
-
 def rows_of_greatest(numbers: Positions, values: pa.Array, count: int) -> Positions:
     """Return the row with the largest value for each number.
 
@@ -240,13 +218,18 @@ def rows_of_greatest(numbers: Positions, values: pa.Array, count: int) -> Positi
 
 
 def remembered_deletes(
-    table: TableVersion, incoming: IncomingRows, environment: Environment = MACHINE
+    table: TableVersion,
+    rules: UpsertRules,
+    sequence: pa.DataType | None,
+    environment: Environment = MACHINE,
 ) -> RememberedDeletes | None:
     """Return the deletes that a version remembers and that apply to a batch; reads no file.
 
     Args:
         table: The version.
-        incoming: The incoming rows, one per key.
+        rules: The user's rules for the rows.
+        sequence: The type of the sequences in the table; or, if they are not stored, in the
+            incoming rows. None if the rows have no order.
         environment: The clock.
 
     Returns:
@@ -256,27 +239,9 @@ def remembered_deletes(
         InvalidInputError: See `open_remembered`.
         CorruptDataError: See `open_remembered`.
     """
-    if incoming.rules.sequence_by is None:
+    name = rules.sequence_by
+    if name is None or sequence is None:
         return None
-    return remembered_by(table, incoming.rules, _sequence_of(incoming).type, environment)
-
-
-def remembered_by(
-    table: TableVersion,
-    rules: UpsertRules,
-    sequence: pa.DataType,
-    environment: Environment = MACHINE,
-) -> RememberedDeletes | None:
-    """Return the same as `remembered_deletes`, given the type of the sequences.
-
-    Args:
-        table: The version.
-        rules: The user's rules for the rows; `sequence_by` is set.
-        sequence: The type of the sequences in the table; or, if they are not stored, in the
-            incoming rows.
-        environment: The clock.
-    """
-    name = str(rules.sequence_by)
     tombstones = read_tombstones(table.manifest.config)
     if rules.tombstones is None and (tombstones is None or not is_of(tombstones, rules.on, name)):
         return None

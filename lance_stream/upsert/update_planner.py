@@ -6,7 +6,7 @@ key conflict.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.table.operations.key_filters import BloomFilter, KeyExistenceFilter
 from lance_stream.table.operations.rows import Update, UpdateMode
-from lance_stream.upsert.row_writer import Written
+from lance_stream.upsert.row_writer import UpsertPart
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import (
     PlannedTombstones,
@@ -35,6 +35,21 @@ MAX_KEY_HASHES: Final = 1 << 18
 """The maximum number of inserted keys listed by hash; a larger insert conflicts with any key."""
 
 _ANY_KEY: Final = BloomFilter(b"\xff" * (16 << 10), (16 << 10) * 8, 8192, 0.00057)
+
+
+class Work(NamedTuple):
+    """What a strategy wrote for a version.
+
+    Attributes:
+        parts: The outcomes of all parts; at most one of them touches each row of the table.
+        stored: The incoming columns that are stored.
+        remembered: The deletes, or shadowed events, that the version remembers; None if there are
+            none to honor and none to add.
+    """
+
+    parts: Sequence[UpsertPart]
+    stored: Sequence[str]
+    remembered: RememberedDeletes | None
 
 
 @dataclass(frozen=True)
@@ -64,23 +79,18 @@ class PlannedUpdate:
 
 
 def plan_update(
-    table: TableVersion,
-    parts: Sequence[Written],
-    rules: UpsertRules,
-    stored: Sequence[str],
-    remembered: RememberedDeletes | None = None,
-    environment: Environment = MACHINE,
+    table: TableVersion, work: Work, rules: UpsertRules, environment: Environment = MACHINE
 ) -> PlannedUpdate:
-    """Combine what workers wrote into one operation; write its deletion and tombstone files.
+    """Combine what a strategy wrote into one operation; write its deletion and tombstone files.
 
     Args:
         table: The version that was planned on.
-        parts: What was written; at most one part changes or deletes each row of the table.
+        work: What was written.
         rules: The user's rules for the rows.
-        stored: The incoming columns that are stored.
-        remembered: The deletes that the version remembers.
         environment: Randomness, for file names.
     """
+    parts = [part.written for part in work.parts]
+    remembered = work.remembered
     new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(part.changed for part in parts)]))
     lineage = moved_lineage(table, changed) if table.has_stable_row_ids else None
@@ -100,7 +110,7 @@ def plan_update(
     changed_fields = ids_of(
         field
         for field in table.schema.fields
-        if field.name in stored and field.name not in rules.on
+        if field.name in work.stored and field.name not in rules.on
     )
     in_place = [fragment for part in parts for fragment in part.in_place]
     operation = Update(

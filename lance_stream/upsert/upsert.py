@@ -27,15 +27,16 @@ from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.manifest import Manifest
-from lance_stream.upsert.attempts import Strategy, UpsertResult, Work, upsert_by
+from lance_stream.upsert.attempts import Strategy, UpsertResult, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import BatchOfEvents
 from lance_stream.upsert.incoming import IncomingRows, check_names, prepare, which_delete
-from lance_stream.upsert.row_writer import UpsertPart, Written, write_rows, written_order
+from lance_stream.upsert.row_writer import UpsertPart, Written, remember_keys, write_rows
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import remembered_deletes
+from lance_stream.upsert.update_planner import Work
 from lance_stream.write.arrow_input import ArrowInput, one_batch, read_input
-from lance_stream.write.fragments import delete_files, write_target
+from lance_stream.write.fragments import delete_files
 from lance_stream.write.phases import Phases
 from lance_stream.write.row_checks import REMEDY_OF_VERBS, BadRows, Check, RowRules, resolve_columns
 
@@ -130,30 +131,20 @@ class _BatchOfRows:
         with phases("scan"):
             incoming = self._prepare(table)
             matches = self._matcher.look_up(table, incoming)
-            remembered = remembered_deletes(table, incoming, self._environment)
-        with phases("write"):
-            decision, num_unchanged = decide_changes(
-                table, incoming, matches, remembered, self._workers
+            sequence = incoming.compared_sequence
+            remembered = remembered_deletes(
+                table, self.rules, None if sequence is None else sequence.type, self._environment
             )
+        with phases("write"):
+            decision = decide_changes(table, incoming, matches, remembered, self._workers)
             if self._is_written(table, decision):
                 assert self._written is not None
                 self._written = self._written._replace(decision=decision)
             else:
                 self.discard()
                 self._written_on = table
-                self._written = write_rows(
-                    table,
-                    incoming,
-                    decision,
-                    write_target(table),
-                    num_unchanged,
-                    remembered,
-                    self._workers,
-                )
-                rows = incoming.rows.select(list(incoming.scanned_columns))
-                rows = rows.take(written_order(decision, self._written))
-                on, by = self.rules.on, self.rules.sequence_by
-                self._workers.remember(table, on, by, self._written.fragments, rows)
+                self._written = write_rows(table, incoming, decision, remembered, self._workers)
+                remember_keys(table, self.rules, incoming.rows, self._written, self._workers)
         part = UpsertPart(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
 

@@ -32,7 +32,6 @@ from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
 from lance_stream.table.lineage.ascending import distinct
-from lance_stream.upsert.attempts import Work
 from lance_stream.upsert.decisions import Decision
 from lance_stream.upsert.histories.rebuild_history import (
     NONE,
@@ -59,16 +58,16 @@ from lance_stream.upsert.row_writer import (
     ChangedRows,
     UpsertPart,
     discard_parts,
+    remember_keys,
     write_rows,
-    written_order,
 )
 from lance_stream.upsert.rules import END_AT, START_AT, UpsertRules
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes
 from lance_stream.upsert.tombstones import RememberedDeletes
+from lance_stream.upsert.update_planner import Work
 from lance_stream.upsert.winners import check_no_null_sequences, check_same
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch, check_columns
-from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
 _LEAVE_OUT: Final = "Exclude the column with except_column_list, or add it to the table first"
@@ -272,18 +271,17 @@ def merge_history(
     rows = _rebuilt_rows(table, events, versions_of_keys, rebuilt)
     decision = _decided(versions_of_keys, rebuilt, rows)
     replaced = np.union1d(decision.changed, decision.deleted)
-    decision = decision._replace(untouched=np.setdiff1d(matches.addresses, replaced))
+    decision = decision._replace(
+        untouched=np.setdiff1d(matches.addresses, replaced),
+        num_unchanged=len(versions_of_keys.addresses)
+        - len(decision.changed)
+        - len(decision.deleted),
+    )
     written = write_rows(
-        table,
-        ChangedRows(rules, rows, {}),
-        decision,
-        write_target(table),
-        workers=workers,
-        may_stay=may_stay,
+        table, ChangedRows(rules, rows, {}), decision, workers=workers, may_stay=may_stay
     )
     if keeps_keys:
-        keys_written = rows.select(list(rules.on)).take(written_order(decision, written))
-        workers.remember(table, rules.on, rules.sequence_by, written.fragments, keys_written)
+        remember_keys(table, rules, rows.select(list(rules.on)), written, workers)
     hidden = rebuilt.hidden
     changed = np.searchsorted(versions_of_keys.addresses, replaced)
     touched = [
@@ -300,9 +298,6 @@ def merge_history(
     )
     written = written._replace(
         inserted_keys=_hashes(table, events, np.unique(np.concatenate(touched))),
-        num_unchanged=len(versions_of_keys.addresses)
-        - len(decision.changed)
-        - len(decision.deleted),
         deletes=deletes if deletes.rows.num_rows else None,
     )
     return UpsertPart(written, events.rows.num_rows, rebuilt.num_superseded)

@@ -27,13 +27,12 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.key_matcher import KeyMatcher
 from lance_stream.keys.key_words import without_dictionary
-from lance_stream.keys.workers import THREADS
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.row_updates.in_place import columns_that_may_stay
 from lance_stream.row_updates.staged_files import SortedRows, discard_files, write_sorted
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
-from lance_stream.upsert.attempts import UpsertResult, Work, upsert_by
+from lance_stream.upsert.attempts import UpsertResult, upsert_by
 from lance_stream.upsert.decisions import Decision, decide_changes
 from lance_stream.upsert.histories.merge_history import merge_history, prepare_events
 from lance_stream.upsert.histories.shadowed_events import open_shadowed_events
@@ -41,16 +40,15 @@ from lance_stream.upsert.incoming import IncomingRows, prepare
 from lance_stream.upsert.row_writer import (
     ChangedRows,
     UpsertPart,
-    Written,
     discard_parts,
+    remember_keys,
     write_rows,
-    written_order,
 )
 from lance_stream.upsert.rules import UpsertRules
-from lance_stream.upsert.tombstones import RememberedDeletes, remembered_by
+from lance_stream.upsert.tombstones import RememberedDeletes, remembered_deletes
+from lance_stream.upsert.update_planner import Work
 from lance_stream.write.arrow_input import one_batch
 from lance_stream.write.casting import cast_batch
-from lance_stream.write.fragments import write_target
 from lance_stream.write.phases import Phases
 
 Outcome: TypeAlias = UpsertPart | LanceStreamError
@@ -89,7 +87,7 @@ class PartedUpsert:
             return self._do_events(batch, matcher)
         incoming = prepare(batch, self.table.arrow_schema, self.rules)
         matches = matcher.look_up(self.table, incoming)
-        decision, num_unchanged = decide_changes(self.table, incoming, matches, self.remembered)
+        decision = decide_changes(self.table, incoming, matches, self.remembered)
         staged = SortedRows()
         if self._may_stay(incoming, decision):
             staged = _staged_changes(self.table.store, incoming, decision)
@@ -99,15 +97,14 @@ class PartedUpsert:
                 self.table,
                 incoming,
                 decision,
-                write_target(self.table),
-                num_unchanged,
                 self.remembered,
                 may_stay=False,  # other parts change rows of the same fragments
             )
         except BaseException:
             discard_files(self.table.store, [staged])
             raise
-        self._remember(incoming.rows, decision, written)
+        if self.keeps_keys:
+            remember_keys(self.table, self.rules, incoming.rows, written)
         num_late = incoming.num_late + decision.num_late
         return UpsertPart(written, incoming.num_rows, num_late, staged, incoming.partial)
 
@@ -148,13 +145,9 @@ class PartedUpsert:
             untouched=_NO_ADDRESSES,
             num_late=0,
         )
-        written = write_rows(
-            self.table,
-            ChangedRows(self.rules, changed, partial),
-            decision,
-            write_target(self.table),
-        )
-        self._remember(changed, decision, written)
+        written = write_rows(self.table, ChangedRows(self.rules, changed, partial), decision)
+        if self.keeps_keys:
+            remember_keys(self.table, self.rules, changed, written)
         return UpsertPart(written)
 
     def _may_stay(self, incoming: IncomingRows, decision: Decision) -> bool:
@@ -162,14 +155,6 @@ class PartedUpsert:
         names = incoming.rows.schema.names
         changing = [name for name in names if name not in self.rules.on]
         return bool(len(decision.changed) and columns_that_may_stay(self.table, changing, names, 0))
-
-    def _remember(self, rows: pa.RecordBatch, decision: Decision, written: Written) -> None:
-        if self.keeps_keys:
-            columns = (*self.rules.on, self.rules.sequence_by)
-            names = [name for name in rows.schema.names if name in columns]
-            keys = rows.select(names).take(written_order(decision, written))
-            on, by = self.rules.on, self.rules.sequence_by
-            THREADS.remember(self.table, on, by, written.fragments, keys)
 
 
 def _staged_changes(store: Store, incoming: IncomingRows, decision: Decision) -> SortedRows:
@@ -263,7 +248,10 @@ class _Parts:
         self.discard()
         with phases("write"):
             if self.rules.history is None:
-                remembered = _remembered(self._sequence, table, self.rules, self._environment)
+                by, columns, sequence = self.rules.sequence_by, table.arrow_schema, self._sequence
+                if sequence is not None and by in self._stored and by in columns.names:
+                    sequence = columns.field(by).type
+                remembered = remembered_deletes(table, self.rules, sequence, self._environment)
                 stored = self._stored
             else:
                 remembered = open_shadowed_events(
@@ -281,15 +269,3 @@ class _Parts:
         """Delete the files of the last attempt."""
         discard_parts(self._store, self._parts)
         self._parts = []
-
-
-def _remembered(
-    sequence: pa.DataType | None, table: TableVersion, rules: UpsertRules, environment: Environment
-) -> RememberedDeletes | None:
-    """Return the table's remembered deletes that apply to the rows; reads no file."""
-    name = rules.sequence_by
-    if name is None or sequence is None:
-        return None
-    is_stored = name not in rules.except_columns and name in table.arrow_schema.names
-    data_type = table.arrow_schema.field(name).type if is_stored else sequence
-    return remembered_by(table, rules, data_type, environment)
