@@ -2,8 +2,8 @@
 
 The sink checks before anything is written, and every attempt of the commit checks again the version
 on which it is based. If it is the same version, nothing is looked up again; if it is a later one,
-only what has changed. The ledger's new entry is part of the same version as the rows (`recording`),
-so a batch is committed at most once.
+only what has changed. The ledger's new entry is part of the same version as the rows, so a batch is
+committed at most once.
 """
 
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,13 @@ from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.ledger.verdicts import VERDICTS, Contents, Match, Verdict, compare
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.config.ledger_entries import LedgerEntry
+from lance_stream.table.config.ledger_entries import (
+    LedgerEntry,
+    config_entries,
+    read_entry,
+    silent_entries,
+)
+from lance_stream.table.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +118,33 @@ class PendingBatch:
         if self._lookup is None or not self._lookup.is_of(table):
             self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
         return self._lookup
+
+    def ledger_entries(self, newest: Manifest | None, version: int) -> dict[str, str]:
+        """Return the ledger's config entries for the version that commits the batch.
+
+        They are the entry of its stream, and shorter ones of streams without a batch for a long
+        time.
+
+        Args:
+            newest: The version before; None if the batch creates the table.
+            version: The number of the version.
+        """
+        batch, digest = self.batch, self.digest
+        config = {} if newest is None else newest.config
+        last = read_entry(config, batch.app_id)
+        if last is not None and last.batch_id >= batch.batch_id:  # the stream starts over
+            last = None
+        entry = LedgerEntry(
+            batch.batch_id,
+            batch.query_id,
+            version,
+            num_rows=None if digest is None else digest.num_rows,
+            digest="" if digest is None else digest.text,
+            rules=batch.rules,
+            recent=() if last is None else last.before(),
+            quarantined=self.quarantined or ("" if last is None else last.quarantined),
+        )
+        return silent_entries(config, version) | config_entries(batch.app_id, entry)
 
     @property
     def searched_through(self) -> int:

@@ -16,7 +16,6 @@ from lance_stream.file.blobs import with_blobs_of
 from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.file.type_support import check_types
 from lance_stream.file.versions import DEFAULT_FILE_VERSION, FileVersion
-from lance_stream.ledger.recording import record
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.arrow_schemas import (
     PRIMARY_KEY_METADATA,
@@ -180,7 +179,7 @@ def create_with_fragments(
                 DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids
             ),
             before_attempt=lambda newest: None if newest is None else "the table exists",
-            config_entries=record(micro_batch),
+            config_entries=None if micro_batch is None else micro_batch.ledger_entries,
         )
     except CommitConflictError:
         return None

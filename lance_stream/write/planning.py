@@ -31,7 +31,6 @@ from lance_stream.errors import (
     RetryableConflictError,
     TableReplacedError,
 )
-from lance_stream.ledger.recording import record
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.retries import Retrying, RetryPolicy
 from lance_stream.snapshot.table_version import TableVersion
@@ -198,19 +197,21 @@ def commit_planned(
 
     if not table.version:
         operation, creation = _first(table, operation)
+    transaction_uuid = None
     try:
+        if micro_batch is not None:
+            transaction_uuid = micro_batch.batch.uuid
+            properties = {**(properties or {}), **micro_batch.batch.properties}
+            config_entries = combined(micro_batch.ledger_entries, config_entries)
         result = commit_operation(
             table.log,
             table.manifest,
             operation,
-            transaction_uuid=None if micro_batch is None else micro_batch.batch.uuid,
-            properties={
-                **(properties or {}),
-                **({} if micro_batch is None else micro_batch.batch.properties),
-            },
+            transaction_uuid=transaction_uuid,
+            properties=properties,
             creation=creation,
             before_attempt=find_batch,
-            config_entries=combined(record(micro_batch), config_entries),
+            config_entries=config_entries,
             retries=retries,
             environment=environment,
         )
