@@ -66,7 +66,6 @@ class Workers(Protocol):
         self,
         table: TableVersion,
         on: Sequence[str],
-        sequence_by: str | None,
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
@@ -75,7 +74,6 @@ class Workers(Protocol):
         Args:
             table: The version that they were written for.
             on: The key columns.
-            sequence_by: The column that orders rows of a key; None if rows have no order.
             fragments: The new fragments.
             rows: Their rows, in order: the key columns, and the sequence column if there is one.
         """
@@ -131,14 +129,13 @@ class Threads:
         self,
         table: TableVersion,
         on: Sequence[str],
-        sequence_by: str | None,
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:
         """Add the keys of new files to the index, if lookups in the table repeat."""
         index = key_index_of(table, on)
         keys = rows.select(list(on)).columns
-        sequence = [name for name in rows.schema.names if name == sequence_by]
+        sequence = [name for name in rows.schema.names if name not in on]
         first = 0
         for fragment, collector in zip(
             fragments, _collectors(index, fragments, index.is_worth_it), strict=True

@@ -48,7 +48,7 @@ from lance_stream.upsert.rules import (
     UpsertRules,
     check_can_remember,
 )
-from lance_stream.upsert.winners import Winners, newest_rows, only_rows
+from lance_stream.upsert.winners import newest_rows, only_rows
 from lance_stream.write.casting import cast_batch, check_columns
 
 
@@ -68,7 +68,8 @@ class IncomingRows:
         order: (num_keys,) the sequence in its original type, stored or not; None if the rows have
             no sequence.
         num_rows: The number of incoming rows.
-        num_late: The number of rows superseded by a newer row of the same batch.
+        num_late: The number of rows superseded by a newer row of the same batch; 0 for a change
+            feed, whose earlier changes are not late.
         table: The table's columns that the rows were prepared for.
         partial: The columns of `rows` whose structs arrived incomplete, with their incoming types;
             the missing fields are null in `rows`.
@@ -128,7 +129,7 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     """
     batch_keys = key_rows(batch, table, rules)
     matched, not_matched = _conditions(batch.schema, table, rules)
-    stored_names = _stored_names(batch, rules)
+    stored_names = [name for name in batch.schema.names if name not in rules.except_columns]
     check_columns(stored_names, table.names)
     stored = pa.schema([field for field in table if field.name in stored_names])
     partial = partial_columns(batch.schema, stored)
@@ -136,11 +137,10 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
     lookup = KeyLookup(batch_keys.columns)
     by = rules.sequence_by
     if rules.applies_changes:
-        last, deletes = last_changes(batch, rules.on, lookup)
-        winners = Winners(last, num_late=0)  # earlier ones are not late
+        winners, deletes = last_changes(batch, rules.on, lookup)
     elif by is None:
         winners = only_rows(rules.on, batch_keys.columns, lookup)
-        deletes = which_delete(batch, rules)[winners.rows]
+        deletes = which_delete(batch, rules)[winners]
     else:
         all_deletes = which_delete(batch, rules)
         winners = newest_rows(
@@ -152,21 +152,21 @@ def prepare(batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules) -> Inco
             deletes_win=rules.deletes_win,
             except_columns=rules.except_columns,
         )
-        deletes = all_deletes[winners.rows]
-    upserts = winners.rows[~deletes]
+        deletes = all_deletes[winners]
+    upserts = winners[~deletes]
     row_of_key = np.full(lookup.num_keys, NO_MATCH, np.int64)
     row_of_key[~deletes] = np.arange(len(upserts))
     rows = cast_batch(_chosen(batch.drop_columns(list(rules.except_columns)), upserts), stored)
     return IncomingRows(
         rules=rules,
         lookup=lookup,
-        keys=tuple(_chosen(batch_keys, winners.rows).columns),
+        keys=tuple(_chosen(batch_keys, winners).columns),
         rows=rows,
         row_of_key=row_of_key,
-        sequence=_stored_sequence(batch, table, rules, winners.rows),
-        order=None if by is None else _chosen(batch.select([by]), winners.rows).column(0),
+        sequence=_stored_sequence(batch, table, rules, winners),
+        order=None if by is None else _chosen(batch.select([by]), winners).column(0),
         num_rows=batch.num_rows,
-        num_late=winners.num_late,
+        num_late=0 if rules.applies_changes else batch.num_rows - lookup.num_keys,
         table=table,
         partial=partial,
         source=_named_by_conditions(batch, rows, upserts, rules, (matched, not_matched)),
@@ -340,10 +340,6 @@ def _check_there(what: str, names: Sequence[str], schema: pa.Schema, where: str)
             raise InvalidInputError(
                 f"{what}, {name!r}, is not in {where}, which has: {', '.join(schema.names)}"
             )
-
-
-def _stored_names(batch: pa.RecordBatch, rules: UpsertRules) -> list[str]:
-    return [name for name in batch.schema.names if name not in rules.except_columns]
 
 
 def which_delete(batch: pa.RecordBatch, rules: UpsertRules) -> npt.NDArray[np.bool_]:

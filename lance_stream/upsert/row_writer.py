@@ -163,7 +163,7 @@ def write_rows(
         assert sequence is not None  # deletes are remembered in the order of their rows
         deletes = remembered.new_deletes(deleted_keys, sequence.take(deleted))
         keys.append(deletes.keys)
-    hashes = [_hashes(table, incoming.rules.on, key) for key in keys]
+    hashes = [hashes_of(table, incoming.rules.on, key) for key in keys]
     fields = table.schema.fields_named(incoming.rules.on)
     key_columns = incoming.rows.select(list(incoming.rules.on))
     if in_place:
@@ -256,10 +256,10 @@ def remember_keys(
     written_rows = pa.array(np.concatenate([decision.changed_rows[order], decision.inserted_rows]))
     names = [name for name in rows.schema.names if name in (*rules.on, rules.sequence_by)]
     keys = rows.select(names).take(written_rows)
-    workers.remember(table, rules.on, rules.sequence_by, written.fragments, keys)
+    workers.remember(table, rules.on, written.fragments, keys)
 
 
-def _hashes(
+def hashes_of(
     table: TableVersion, on: Sequence[str], keys: Sequence[pa.Array]
 ) -> npt.NDArray[np.uint64]:
     """Return the hashes of keys, with the key columns in the order of the table."""

@@ -1,7 +1,6 @@
 """The winning row of each key, if a batch has several rows of a key: the one to apply."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +13,8 @@ from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup, show_key
 from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
 
 
-@dataclass(frozen=True)
-class Winners:
-    """The winning row of each key.
-
-    Attributes:
-        rows: (num_keys,) i64, the winning row of each key in the batch.
-        num_late: The number of rows superseded by a newer row of the batch.
-    """
-
-    rows: Positions
-    num_late: int
-
-
-def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Winners:
-    """Return the row of each key, if no key occurs twice.
+def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Positions:
+    """Return (num_keys,) the row of each key, if no key occurs twice.
 
     Raises:
         InvalidInputError: A key occurs twice; the message gives the number and an example.
@@ -43,7 +29,7 @@ def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup)
             "it is ambiguous which row to apply. Name the column that orders them (sequence_by), "
             "or keep one row per key"
         )
-    return Winners(np.arange(num_rows, dtype=np.int64), 0)
+    return np.arange(num_rows, dtype=np.int64)
 
 
 def newest_rows(
@@ -55,8 +41,8 @@ def newest_rows(
     *,
     deletes_win: bool = False,
     except_columns: Sequence[str] = (),
-) -> Winners:
-    """Return the row with the largest sequence of each key.
+) -> Positions:
+    """Return (num_keys,) the row with the largest sequence of each key.
 
     Args:
         batch: (n,) rows.
@@ -78,7 +64,7 @@ def newest_rows(
     best = np.zeros(lookup.num_keys, np.int64)
     np.maximum.at(best, lookup.key_of_row, ranks)
     newest = np.flatnonzero(ranks == best[lookup.key_of_row])
-    rows = np.full(lookup.num_keys, NO_MATCH, np.int64)
+    rows: Positions = np.full(lookup.num_keys, NO_MATCH, np.int64)
     rows[lookup.key_of_row[newest]] = newest
     # Other rows of a key with the same largest sequence must have the same effect.
     twins = newest[rows[lookup.key_of_row[newest]] != newest]
@@ -90,7 +76,7 @@ def newest_rows(
         effects = batch.select([*dict.fromkeys((*stored, sequence_by))])
         effects = effects.append_column("delete", pa.array(deletes))
         check_same(effects, names, sequence_by, twins, others)
-    return Winners(rows, len(lookup.key_of_row) - len(rows))
+    return rows
 
 
 def check_no_null_sequences(batch: pa.RecordBatch, names: Sequence[str], sequence_by: str) -> None:

@@ -56,7 +56,6 @@ class SparkTasks:
         self,
         table: TableVersion,
         on: Sequence[str],
-        sequence_by: str | None,
         fragments: Sequence[Fragment],
         rows: pa.RecordBatch,
     ) -> None:

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Mask, Positions, RowAddresses
@@ -26,7 +25,6 @@ from lance_stream.keys.batch_keys import KeyLookup, show_key
 from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.keys.fragment_matches import Matches
 from lance_stream.keys.key_matcher import KeyMatcher
-from lance_stream.keys.key_words import hash_keys
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion
@@ -58,6 +56,7 @@ from lance_stream.upsert.row_writer import (
     ChangedRows,
     UpsertPart,
     discard_parts,
+    hashes_of,
     remember_keys,
     write_rows,
 )
@@ -296,8 +295,10 @@ def merge_history(
         ~hidden.deletes,
         _rows_at(versions_of_keys.values, hidden.rows),
     )
+    touched_keys = pa.array(np.unique(np.concatenate(touched)))
+    hashes = hashes_of(table, rules.on, [key.take(touched_keys) for key in events.keys])
     written = written._replace(
-        inserted_keys=_hashes(table, events, np.unique(np.concatenate(touched))),
+        inserted_keys=distinct(hashes),
         deletes=deletes if deletes.rows.num_rows else None,
     )
     return UpsertPart(written, events.rows.num_rows, rebuilt.num_superseded)
@@ -532,15 +533,6 @@ def _decided(
         np.empty(0, np.uint64),
         0,
     )
-
-
-def _hashes(
-    table: TableVersion, events: IncomingEvents, chosen: Positions
-) -> npt.NDArray[np.uint64]:
-    """Return the hashes of some keys, with the key columns in the order of the table."""
-    by_name = dict(zip(events.rules.on, events.keys, strict=True))
-    columns = [by_name[name] for name in table.arrow_schema.names if name in by_name]
-    return distinct(hash_keys([column.take(pa.array(chosen)) for column in columns]))
 
 
 class BatchOfEvents:
