@@ -434,7 +434,7 @@ def _bits_of_singles(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
     """Return the bits of float32 values, with only one zero and one NaN."""
     values = values + np.float32(0)
     bits = values.view(np.uint32)
-    if len(values) and np.isnan(values.min()):
+    if np.isnan(values.min()):
         bits[np.isnan(values)] = 0x7FC00000
     return bits
 
@@ -572,7 +572,7 @@ def _slices(counts: npt.NDArray[np.int64]) -> Iterable[slice]:
 def _numbers_within(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return 0, 1, ... counts[0] - 1, 0, 1, ... counts[1] - 1, ..."""
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return np.arange(ends[-1]) - np.repeat(ends - counts, counts)
 
 
 def _segment_sums(values: U64s, counts: npt.NDArray[np.int64]) -> U64s:

@@ -103,9 +103,9 @@ class Match:
     since: tuple[LedgerEntry, ...] = ()
 
 
-def precedes(batch: MicroBatch, newest: LedgerEntry | None) -> bool:
+def precedes(batch: MicroBatch, newest: LedgerEntry) -> bool:
     """Return whether a stream's newest entry covers a batch id."""
-    return newest is not None and batch.batch_id <= newest.batch_id
+    return batch.batch_id <= newest.batch_id
 
 
 def is_of_other_query(batch: MicroBatch, newest: LedgerEntry) -> bool:

@@ -9,11 +9,12 @@ import pytest
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger.foreign_restores import RestoreSearch
 from lance_stream.ledger.lookup import Lookup, has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
+from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries, read_entry
 from lance_stream.verbs.append import append, append_fragments
 from lance_stream.write.fragments import write_fragments, write_target
 from tests.contracts.watched_stores import WatchedStore
@@ -88,3 +89,18 @@ def test_later_versions_are_searched_incrementally(table: TableVersion) -> None:
     assert pending.find_in(replace(table, store=store, log=ObjectStoreLog(store))) is None
     assert store.calls == []
     assert pending.searched_through == table.version
+
+
+def test_recovered_entries_are_those_of_the_batch(table: TableVersion) -> None:
+    """The version that committed a batch may have been removed, or its entry replaced."""
+    fragments = write_fragments(ROWS.to_batches(), write_target(table))
+    committed = append_fragments(table, fragments, PendingBatch.of("app", 7, "query")).table
+    entry = read_entry(committed.manifest.config, "app")
+    assert entry is not None
+    for batch, version, expected in (
+        (MicroBatch("app", 7, "query"), 2, entry),
+        (MicroBatch("app", 6, "query"), 2, LedgerEntry(6, "query", 2)),
+        (MicroBatch("other", 7, "query"), 2, LedgerEntry(7, "query", 2)),
+        (MicroBatch("app", 7, "query"), 9, LedgerEntry(7, "query", 9)),
+    ):
+        assert RestoreSearch(committed, batch).entry_at(version) == expected

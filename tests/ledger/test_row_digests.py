@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.ledger import row_digests
 from lance_stream.ledger.row_digests import (
     NO_ROWS,
     ROWS_PER_STEP,
@@ -16,6 +18,7 @@ from lance_stream.ledger.row_digests import (
     RowsDigest,
     add_up,
     digest_of,
+    row_hashes,
 )
 from tests.ledger.digest_by_definition import digest
 from tests.oracle.type_cases import COLUMNS, SHAPES, Column
@@ -170,7 +173,20 @@ SAME_VALUES: dict[str, list[pa.Array]] = {
             pa.array(map(Decimal, NUMBERS), arrow)
             for arrow in (pa.decimal128(5, 2), pa.decimal128(38, 20), pa.decimal256(76, 30))
         ),
+        *(
+            pa.array(map(Decimal, NUMBERS), getattr(pa, name)(5, 2))
+            for name in ("decimal32", "decimal64")
+            if hasattr(pa, name)
+        ),
         pa.array(NUMBERS, pa.int64()).dictionary_encode(),
+        pc.run_end_encode(pa.array(NUMBERS, pa.int64())),
+    ],
+    "extensions": [
+        pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        pa.ExtensionArray.from_storage(
+            pa.fixed_shape_tensor(pa.float32(), [2]),
+            pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+        ),
     ],
     "large numbers": [
         pa.array([(1 << 64) - 1, 1 << 63], pa.uint64()),
@@ -260,6 +276,28 @@ def test_long_values_match_the_definition() -> None:
         assert digest_of(lists).text == digest(lists)[1]
 
 
+def test_digests_do_not_depend_on_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long texts and lists are digested in steps of limited memory."""
+    random = np.random.default_rng(3)
+    texts = [random.bytes(length) for length in (70, 900, 0, 70, 3, 500)]
+    lists = [random.integers(0, 99, length).tolist() for length in (7, 0, 90, 7, 3, 50)]
+    table = pa.table({"x": texts, "y": lists, "z": [[1.5, 2.5]] * 6})
+    expected = digest_of(table)
+    for num_elements in (1, 20, 100):
+        monkeypatch.setattr(row_digests, "_ELEMENTS_PER_STEP", num_elements)
+        assert digest_of(table) == expected
+
+
+def test_rows_have_hashes_of_their_values() -> None:
+    """Replanned rows are found by their hashes, without a comparison of every pair."""
+    batch = pa.record_batch({"x": [1, 2, 1, None], "y": ["a", "a", "a", "a"]})
+    first, second, third, fourth = row_hashes(batch).tolist()
+    assert first == third
+    assert len({first, second, fourth}) == 3
+    assert row_hashes(batch.slice(2)).tolist() == [third, fourth]
+    assert row_hashes(batch.slice(4)).tolist() == []
+
+
 def test_values_under_nulls_do_not_count() -> None:
     """Arrow leaves arbitrary bytes where a value is null."""
     hidden = pa.array([1, 2, 3]).to_numpy()
@@ -288,6 +326,9 @@ def test_batches_are_digested_while_read() -> None:
     batches = DigestingBatches(table.to_batches(max_chunksize=3))
     assert pa.Table.from_batches(list(batches)) == table
     assert batches.digest == digest_of(table)
+    without_names = DigestingBatches(table.to_batches(), hidden=["name"])
+    assert pa.Table.from_batches(list(without_names)) == table
+    assert without_names.digest == digest_of(table.drop_columns(["name"]))
 
 
 def test_digests_are_parsed_from_their_text() -> None:

@@ -15,6 +15,10 @@ from lance_stream.ledger.verdicts import (
     Standing,
     Verdict,
     compare,
+    has_other_rows,
+    has_other_rules,
+    is_of_other_query,
+    precedes,
 )
 from lance_stream.table.config.ledger_entries import LedgerEntry
 
@@ -92,6 +96,41 @@ def test_rows_are_compared_with_the_entry(
     """The first comparison that applies decides."""
     match = replace(MATCH, newest=entry, entry=entry)
     assert compare(match, BATCH, digest, may_differ=may_differ) is expected
+
+
+def test_rules_of_the_batchs_entry_count() -> None:
+    """A later batch may have had other rules, which say nothing about this one."""
+    match = replace(MATCH, standing=Standing.EARLIER, newest=replace(ENTRY, rules="others"))
+    assert compare(match, BATCH, ROWS) is Contents.SAME
+
+
+def test_entries_cover_batches_through_their_own() -> None:
+    """The batch after the newest one is new."""
+    covered = [precedes(replace(BATCH, batch_id=number), ENTRY) for number in (2, 3, 4)]
+    assert covered == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "current", "differs"),
+    [
+        *(("one", "other", True), ("one", "one", False)),
+        *(("", "other", False), ("one", "", False), ("", "", False)),
+    ],
+)
+def test_unknown_facts_never_differ(recorded: str, current: str, differs: bool) -> None:
+    """Entries of early releases lack them, and a stream must not fail for that."""
+    entry = replace(ENTRY, rules=recorded, query_id=recorded)
+    batch = replace(BATCH, rules=current, query_id=current)
+    assert has_other_rules(entry, batch) is differs
+    assert is_of_other_query(batch, entry) is differs
+
+
+def test_unknown_rows_never_differ() -> None:
+    """Rows that nobody digested can be compared with nothing."""
+    assert has_other_rows(ENTRY, OTHERS)
+    assert not has_other_rows(ENTRY, ROWS)
+    assert not has_other_rows(ENTRY, None)
+    assert not has_other_rows(replace(ENTRY, digest=""), OTHERS)
 
 
 def test_forgotten_batches_are_compared_by_rules() -> None:
