@@ -223,6 +223,17 @@ def test_the_rules_equal_those_of_pylance(
 
 # Its new fragments contain inserted rows: an update in place moves none.
 WITH_NEW_ROWS = replace(update_columns(0, fields=(0,)), new_fragments=(fragment(9),))
+WITHOUT_NEW_ROWS = replace(upsert(0), new_fragments=())
+FEW_KEYS_INSERTED = replace(upsert(0), inserted_rows=FEW_KEYS)
+
+
+def of_other_keys(fragment_id: int) -> Update:
+    return replace(upsert(fragment_id), inserted_rows=KeyExistenceFilter((1,), (3, 4)))
+
+
+def table_metadata(**entries: str | None) -> UpdateConfig:
+    return UpdateConfig(table_metadata=MapUpdate(tuple(entries.items())))
+
 
 FINER = [
     # a whole fragment that others changed, or whose rows others moved
@@ -265,6 +276,11 @@ FINER = [
     (upsert(0, keys=(1, 2)), update_columns(1, fields=(1,)), YES),
     (upsert(0, keys=(1, 2)), update_columns(1, fields=()), RETRY),
     (upsert(0, keys=(1, 2)), update_columns(fields=(0,)), YES),
+    (upsert(0, keys=(1, 2)), of_other_keys(1), RETRY),
+    (upsert(0, keys=(1, 2)), changed(upsert(1), 1), RETRY),
+    (FEW_KEYS_INSERTED, upsert(1, keys=(3,)), RETRY),
+    (FEW_KEYS_INSERTED, remembering((3, 4)), RETRY),
+    (FEW_KEYS_INSERTED, remembering(()), YES),
     # columns that others dropped, replaced, indexed
     (update_columns(0, fields=(1,)), project(0), RETRY),
     (update_columns(0, fields=(0,)), project(0), YES),
@@ -279,12 +295,16 @@ FINER = [
     (replace_data(0, 1), upsert(1), YES),
     (replace_data(0, 1), update_columns(0, fields=(1,)), RETRY),
     (replace_data(0, 1), update_columns(0, fields=(0,)), YES),
+    (replace_data(0, 1), update_columns(1, fields=(1,)), YES),
     (replace_data(0, 1), WITH_NEW_ROWS, YES),
+    (replace_data(0, 1), WITHOUT_NEW_ROWS, YES),
+    (replace_data(0, 1, -2), project(0, 1), YES),
     (replace_data(0, 1), index(field_id=1), RETRY),
     (replace_data(0, 1), index(field_id=0), YES),
     (index(field_id=1), replace_data(0, 1), RETRY),
     (index(field_id=1), update_columns(0, fields=(1,)), RETRY),
     (index(field_id=1), update_columns(0, fields=(0,)), YES),
+    (index(field_id=1), update_columns(0, fields=()), RETRY),
     (index(field_id=1, covers=(0,)), update_columns(0, fields=(1,)), REBASE),
     (index(field_id=1, covers=(1,)), update_columns(0, fields=(1,)), YES),
     (index(field_id=1, covers=(0,)), changed(MOVED, 1), YES),
@@ -316,6 +336,7 @@ FINER = [
     (OVERLAY, upsert(1), YES),
     (OVERLAY, update_columns(0), YES),
     (OVERLAY, WITH_NEW_ROWS, YES),
+    (OVERLAY, WITHOUT_NEW_ROWS, YES),
     # nullability, both ways round
     (project(0, keeps_nullability=False), APPEND, RETRY),
     (APPEND, project(0, keeps_nullability=False), RETRY),
@@ -330,6 +351,17 @@ FINER = [
     (SCHEMA_METADATA, SCHEMA_METADATA, NO),
     (FIELD_METADATA, FIELD_METADATA, NO),
     (FIELD_METADATA, SCHEMA_METADATA, YES),
+    (SCHEMA_METADATA, FIELD_METADATA, YES),
+    (UpdateConfig(old_schema_metadata={"a": "b"}), MERGE, RETRY),
+    (UpdateConfig(old_schema_metadata={"a": "b"}), SCHEMA_METADATA, NO),
+    (UpdateConfig(old_field_metadata={1: {"a": "b"}}), MERGE, RETRY),
+    (UpdateConfig(old_field_metadata={1: {"a": "b"}}), FIELD_METADATA, NO),
+    (UpdateConfig(schema_metadata=MapUpdate(())), MERGE, YES),
+    (UpdateConfig(schema_metadata=MapUpdate((), replace=True)), MERGE, RETRY),
+    (table_metadata(a="1"), config(a="1"), YES),
+    (config(a="1"), table_metadata(a="1"), YES),
+    (table_metadata(a="1"), UpdateConfig(table_metadata=MapUpdate((), replace=True)), NO),
+    (UpdateConfig(table_metadata=MapUpdate((), replace=True)), table_metadata(a="1"), NO),
     (UpdateConfig(table_metadata=MapUpdate((("a", "1"),))),
      UpdateConfig(table_metadata=MapUpdate((("a", "2"),))), NO),
     (UpdateConfig(table_metadata=MapUpdate((("a", "1"),))),
@@ -340,12 +372,17 @@ FINER = [
     (config(a="1"), Overwrite((), SCHEMA, {"a": "1"}), NO),
     (Overwrite((), SCHEMA, {"a": "1"}), Overwrite((), SCHEMA, {"a": "1"}), NO),
     (config(a="1"), UpdateConfig(config=MapUpdate((), replace=True)), NO),
+    (UpdateConfig(config=MapUpdate((), replace=True)), config(a="1"), NO),
+    (config(a=None), config(a="1"), NO),
+    (config(a=None), config(a=None), YES),
+    (config(a="1"), config(b="1"), YES),
     (config(a="1"), UpdateConfig(old_upserts={"a": "2"}), NO),
     (config(a="1"), UpdateConfig(old_delete_keys=("a",)), NO),
     # base paths
     (UpdateBases((BasePath(0, "/b"),)), UpdateBases((BasePath(0, "/b"),)), NO),
     (UpdateBases((BasePath(0, "/b"),)), UpdateBases((BasePath(0, "/c"),)), YES),
     (UpdateBases((BasePath(3, "/b"),)), UpdateBases((BasePath(3, "/c"),)), NO),
+    (UpdateBases((BasePath(3, "/b", "n"),)), UpdateBases((BasePath(4, "/c", "m"),)), YES),
     (UpdateBases((BasePath(0, "/b", "n"),)), UpdateBases((BasePath(0, "/c", "n"),)), NO),
 ]  # fmt: skip
 
