@@ -91,7 +91,7 @@ def test_later_versions_are_searched_incrementally(table: TableVersion) -> None:
     assert pending.searched_through == table.version
 
 
-def test_recovered_entries_are_those_of_the_batch(table: TableVersion) -> None:
+def test_recovered_entries_match_the_batch(table: TableVersion) -> None:
     """The version that committed a batch may have been removed, or its entry replaced."""
     fragments = write_fragments(ROWS.to_batches(), write_target(table))
     committed = append_fragments(table, fragments, PendingBatch.of("app", 7, "query")).table

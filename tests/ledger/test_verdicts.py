@@ -98,13 +98,13 @@ def test_rows_are_compared_with_the_entry(
     assert compare(match, BATCH, digest, may_differ=may_differ) is expected
 
 
-def test_rules_of_the_batchs_entry_count() -> None:
+def test_later_batches_rules_do_not_count() -> None:
     """A later batch may have had other rules, which say nothing about this one."""
     match = replace(MATCH, standing=Standing.EARLIER, newest=replace(ENTRY, rules="others"))
     assert compare(match, BATCH, ROWS) is Contents.SAME
 
 
-def test_entries_cover_batches_through_their_own() -> None:
+def test_entries_cover_earlier_batch_ids() -> None:
     """The batch after the newest one is new."""
     covered = [precedes(replace(BATCH, batch_id=number), ENTRY) for number in (2, 3, 4)]
     assert covered == [True, True, False]

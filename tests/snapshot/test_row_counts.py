@@ -4,6 +4,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -12,12 +13,20 @@ from lance_stream import Dataset, InvalidInputError
 from lance_stream.snapshot.history import VersionInfo
 from lance_stream.table.changes import row_counts
 from lance_stream.table.changes.row_counts import ChangedRowCounts, count_changed_rows
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.fragments.fragment import (
+    LINEAGE_FIELD_IDS,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    LineageColumn,
+)
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.operation import Operation
 from lance_stream.table.operations.rows import Append, Overwrite, Update
+from lance_stream.table.operations.versions import Restore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
 UNKNOWN = (None, None, None)
@@ -176,6 +185,71 @@ def test_billions_of_rows_are_counted_compactly(
         Overwrite: ChangedRowCounts(num_rows, 0, 2),
         Rewrite: ChangedRowCounts(),
     }.get(operation)
+
+
+UPDATE, MOVED = Update(), Rewrite(())
+HIDDEN = LineageColumn(LINEAGE_FIELD_IDS["row_ids"], None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "row_ids", "versions", "expected"),
+    [
+        (UPDATE, [3, 10], [9, 9], ChangedRowCounts(1, 1, 1)),
+        (UPDATE, [10, 11], [9, 9], ChangedRowCounts(2, 0, 2)),
+        (UPDATE, [10, 11], [1, 1], ChangedRowCounts(2, 0, 2)),
+        (UPDATE, [3, 4], [9, 9], ChangedRowCounts(0, 2, 0)),
+        (UPDATE, [3, 10], [9, 1], ChangedRowCounts(1, 1, 1)),
+        (UPDATE, [3, 4], [1, 1], None),  # an update does not move rows
+        (UPDATE, [3, 4], [9, 1], None),
+        (UPDATE, [3, 4, 5], [9, 9, 9], None),  # more live rows than there can be
+        (MOVED, [3, 4], [1, 1], ChangedRowCounts()),
+        (MOVED, [3, 10], [1, 9], ChangedRowCounts(1, 0, 1)),
+        (MOVED, [9, 10], [1, 9], ChangedRowCounts(1, 0, 1)),
+        (MOVED, [3, 4], [1, 9], None),  # a compaction does not update rows
+        (Append(()), [10, 11], [9, 9], ChangedRowCounts(2, 0, 2)),
+        (Append(()), [3, 10], [9, 9], None),
+        (Restore(1), [10, 11], [9, 9], None),
+        (None, [10, 11], [9, 9], None),
+        (UPDATE, HIDDEN, [9, 9], None),
+        (UPDATE, [3, 10], HIDDEN, None),
+    ],
+)
+def test_rows_that_an_operation_cannot_write(
+    operation: Operation | None,
+    row_ids: list[int] | LineageColumn,
+    versions: list[int] | LineageColumn,
+    expected: ChangedRowCounts | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counts from manifests would be wrong for them, and so are unknown."""
+    table = new_table().append(rows(*range(10)))
+    older = replace(table.table.manifest, version=8)
+    (fragment,) = older.fragments
+    deletion = DeletionFile(DeletionFileType.ARROW_ARRAY, 8, 1, 2)
+    num_rows = len(versions if isinstance(versions, list) else [9, 9])
+    new = Fragment(
+        7,
+        fragment.files,
+        num_rows,
+        row_ids=_ids(row_ids) if isinstance(row_ids, list) else row_ids,
+        last_updated_at_versions=_versions(versions) if isinstance(versions, list) else versions,
+    )
+    fragments = FragmentList.of([replace(fragment, deletion_file=deletion), new])
+    newer = replace(older.successor(), fragments=fragments)
+    assert count_changed_rows(older, newer, operation) == expected
+    monkeypatch.setattr(row_counts, "MAX_ROWS", num_rows)
+    assert count_changed_rows(older, newer, operation) == expected
+    monkeypatch.setattr(row_counts, "MAX_ROWS", num_rows - 1)
+    if row_ids in ([3, 10], [9, 10]):
+        assert count_changed_rows(older, newer, operation) is None
+
+
+def _ids(row_ids: list[int]) -> bytes:
+    return encode_row_ids(RowIdSequence.from_array(np.array(row_ids, np.uint64)))
+
+
+def _versions(versions: list[int]) -> bytes:
+    return encode_row_versions(RowVersionSequence.from_array(np.array(versions, np.uint64)))
 
 
 def large_fragment(fragment_id: int, first: int, num_rows: int) -> Fragment:
