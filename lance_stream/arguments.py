@@ -15,6 +15,21 @@ def as_number(value: object) -> int | None:
     return int(value) if isinstance(value, Integral) else None
 
 
+def as_flag(called: str, value: object) -> bool:
+    """Return True or False.
+
+    Args:
+        called: What the message calls the argument.
+        value: The user's argument.
+
+    Raises:
+        InvalidInputError: It is neither; "false" would count as true.
+    """
+    if not isinstance(value, bool):
+        raise InvalidInputError(f"{called} must be True or False, not {value!r:.200}")
+    return value
+
+
 def as_count(value: object, what: str) -> int:
     """Return a number of rows, at least 1.
 

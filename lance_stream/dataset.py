@@ -513,7 +513,7 @@ class Dataset:
                 the table was deleted or re-created.
             UnsupportedFeatureError: The table has no stable row ids.
         """
-        if columns is not None:
+        if columns is not None and not isinstance(columns, str):
             columns = as_names(columns, "columns")
         rules = FollowRules(
             feed=FeedRules(None, NO_DEDUPLICATION, pre_images, compute_updates, column_backfills),

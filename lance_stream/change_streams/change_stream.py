@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from lance_stream.arguments import as_number
+from lance_stream.arguments import as_flag, as_number
 from lance_stream.change_streams.progress import ConsumerProgress, parse_position, position_text
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.feed.columns_of_versions import FeedColumns
@@ -100,16 +100,14 @@ class FollowRules:
         Raises:
             InvalidInputError: A setting is out of range, or has the wrong type.
         """
-        limits = {
-            "max_rows": self.limits.rows,
-            "max_bytes": self.limits.size_bytes,
-            "max_versions": self.limits.versions,
-        }
-        for name, limit in limits.items():
-            if limit is not None and (as_number(limit) or 0) < 1:
-                raise InvalidInputError(
-                    f"{name} must be a whole number greater than 0, not {limit!r}"
-                )
+        limits = Limits(
+            rows=_as_limit("max_rows", self.limits.rows),
+            size_bytes=_as_limit("max_bytes", self.limits.size_bytes),
+            versions=_as_limit("max_versions", self.limits.versions),
+        )
+        object.__setattr__(self, "limits", limits)
+        for name in ("snapshot", "wait", "fail_on_data_loss"):
+            as_flag(name, getattr(self, name))
         is_number = isinstance(self.poll_seconds, int | float)
         if not is_number or not 0 < self.poll_seconds <= _MAX_POLL_SECONDS:
             raise InvalidInputError(
@@ -118,6 +116,13 @@ class FollowRules:
             )
         if not isinstance(self.consumer, str | None):
             raise InvalidInputError(f"consumer must be a name, not {self.consumer!r:.200}")
+
+
+def _as_limit(name: str, limit: object) -> int | None:
+    number = as_number(limit)
+    if limit is not None and (number is None or number < 1):
+        raise InvalidInputError(f"{name} must be a whole number greater than 0, not {limit!r}")
+    return number
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Tasks are in the order of a scan or of the feed. `ray` and `daft` are two engine
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial, wraps
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from lance_stream.dataset import open_dataset
 from lance_stream.distributed.dividing import bytes_of, divide
 from lance_stream.feed.change_units import ChangeUnit
 from lance_stream.feed.changes import plan_changes
-from lance_stream.feed.intervals import IntervalEnd, version_before
+from lance_stream.feed.intervals import IntervalEnd, checked_interval, version_before
 from lance_stream.feed.rules import NO_DEDUPLICATION, FeedRules
 from lance_stream.feed.selection import FeedSelection, SelectedRows
 from lance_stream.read.scan import check_filter, names_of, plan_scan
@@ -172,6 +173,9 @@ class ChangesRead:
         pre_images: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        if isinstance(through, datetime):
+            newest = open_dataset(uri, None, storage_options).table
+            after, through = checked_interval(newest, after, through)
         self._table = open_dataset(uri, through, storage_options).table
         self.uri, self.version = self._table.uri, self._table.version
         self._columns = None if columns is None else as_names(columns, "columns")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lance_stream.arguments import as_flag
 from lance_stream.errors import InvalidInputError
 
 NO_DEDUPLICATION: Final = "none"
@@ -33,16 +34,18 @@ class FeedRules:
     column_backfills: bool = True
 
     def __post_init__(self) -> None:
-        """Validate the mode.
+        """Validate the settings.
 
         Raises:
-            InvalidInputError: The mode is unknown.
+            InvalidInputError: The mode is unknown, or a flag is neither True nor False.
         """
         if self.deduplication_mode not in DEDUPLICATION_MODES:
             raise InvalidInputError(
                 f"deduplication_mode must be one of {', '.join(DEDUPLICATION_MODES)}, not "
                 f"{self.deduplication_mode!r}"
             )
+        for name in ("pre_images", "compute_updates", "column_backfills"):
+            as_flag(name, getattr(self, name))
 
     @property
     def is_net(self) -> bool:

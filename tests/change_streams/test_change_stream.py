@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -282,6 +283,9 @@ BAD: list[Any] = [
     ({"consumer": 5}, "consumer must be a name"),
     ({"after": '{"version": 99}'}, "is not a position of a change stream"),
     ({"consumer": "a/b"}, "cannot be the name of a consumer"),
+    ({"columns": "id"}, r"columns must be a list of names: \['id'\]"),
+    ({"wait": "false"}, "wait must be True or False, not 'false'"),
+    ({"pre_images": None}, "pre_images must be True or False, not None"),
 ]
 
 
@@ -292,6 +296,15 @@ def test_bad_arguments_are_refused_at_once(
     """Errors must point to the call with the argument, not to the read of the first batch."""
     with pytest.raises(LanceStreamError, match=message):
         ds.follow(**arguments)
+
+
+def test_limits_may_be_numpy_integers(ds: Dataset) -> None:
+    """Limits are often computed, and a number of another type failed with the first batch."""
+    limits = {"max_rows": np.int64(2), "max_bytes": np.uint32(1 << 20), "max_versions": np.int8(1)}
+    for after, num_rows in ((None, ds.count_rows()), (0, ds.changes(0).read_all().num_rows)):
+        batches = list(ds.follow(after=after, wait=False, **limits))  # type: ignore[arg-type]
+        assert max(batch.num_rows for batch in batches) == 2
+        assert sum(batch.num_rows for batch in batches) == num_rows
 
 
 def test_invalid_positions_are_refused(ds: Dataset) -> None:

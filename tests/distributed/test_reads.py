@@ -158,3 +158,17 @@ def test_bad_reads_of_changes_are_refused(
     """A mistake shows where the source is created, not in an engine's worker."""
     with pytest.raises(error):
         ChangesRead(ds.uri, **arguments)
+
+
+def test_read_changes_end_at_times(ds: lance_stream.Dataset) -> None:
+    """The interval is that of `Dataset.changes`, also among versions that were cleaned up."""
+    first, _, third, *_ = (version.timestamp for version in ds.versions())
+    assert first is not None
+    assert third is not None
+    assert read_all(ChangesRead(ds.uri, first, third)).equals(ds.changes(first, third).read_all())
+    with pytest.raises(InvalidInputError, match="before it starts"):
+        ChangesRead(ds.uri, third, first)
+    ds.tags.create("old", 1)
+    ds.cleanup(older_than="0 seconds", retain_versions=2)
+    with pytest.raises(NotFoundError, match="versions between 1 and 5 have been cleaned up"):
+        ChangesRead(ds.uri, 0, third)

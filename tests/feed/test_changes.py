@@ -164,6 +164,13 @@ def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], n
         ds.changes(*interval)
 
 
+@pytest.mark.parametrize("name", ["pre_images", "compute_updates", "column_backfills"])
+def test_flags_must_be_booleans(ds: Dataset, name: str) -> None:
+    """Options of Spark are texts, and the text "false" would count as true."""
+    with pytest.raises(InvalidInputError, match=f"{name} must be True or False, not 'false'"):
+        ds.changes(0, **{name: "false"})  # type: ignore[arg-type]
+
+
 def test_change_columns_are_selected_once(ds: Dataset) -> None:
     """Two columns of one name cannot be told apart, and Spark refuses to use them."""
     with pytest.raises(InvalidInputError, match="'_rowid' is selected twice"):

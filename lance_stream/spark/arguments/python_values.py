@@ -39,13 +39,6 @@ def as_text(example: str) -> Callable[[str, object], str | None]:
     return check
 
 
-def as_flag(called: str, value: object) -> bool:
-    """Return True or False."""
-    if not isinstance(value, bool):
-        raise InvalidInputError(f"{called} must be True or False, not {value!r:.200}")
-    return value
-
-
 def as_location(_called: str, value: Any) -> str | None:
     """Return the location of a table as a text; None for none."""
     return None if value is None else text_of(value)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from lance_stream.arguments import as_flag
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
@@ -39,7 +40,6 @@ from lance_stream.spark.arguments.option_values import (
 )
 from lance_stream.spark.arguments.python_values import (
     age,
-    as_flag,
     as_location,
     as_table,
     as_text,

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.storagelevel import StorageLevel
 
+from lance_stream.arguments import as_flag
 from lance_stream.commit.commit_groups import Member, check_can_commit_together, run_together
 from lance_stream.commit.opening import open_log
 from lance_stream.errors import InvalidInputError
@@ -114,10 +115,8 @@ class LanceSinks:
                 "lance_sinks takes a mapping of names to sinks: lance_sinks({'orders': "
                 f"lance_sink(...), 'lines': (function, lance_sink(...))}}), not {targets!r:.200}"
             )
-        if not isinstance(atomic, bool):
-            raise InvalidInputError(f"atomic must be True or False, not {atomic!r:.200}")
         self._targets = {name: _target(name, target) for name, target in targets.items()}
-        self.atomic = atomic
+        self.atomic = as_flag("atomic", atomic)
         _check_are_different(self._targets)
 
     def __getitem__(self, name: str) -> LanceSink:
