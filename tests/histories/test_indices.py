@@ -105,7 +105,7 @@ def test_filters_avoid_segments_of_zone_maps() -> None:
         step("create_index", column="e", kind="ZONEMAP"),
         step("rewrite_column", column="e", fragment_of=27, rows={27: {"e": 91.0}}, by=["pylance"]),
         step("optimize_indices", merged=0, one=None, by=["pylance"]),
-        *(step("filters", range=[10, 29], place=place) for place in range(8)),
+        *(step("filters", range=[10, 29], place=number) for number in range(8)),
     )
 
 
