@@ -156,6 +156,7 @@ bench: install java servers  ## ratios of speed against pylance and parquet, in 
 	$(BIN)/python -m benchmarks.first_batches
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.small_commits
+	$(BIN)/python -m benchmarks.quarantine
 	$(BIN)/python -m benchmarks.long_life
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.key_bounds

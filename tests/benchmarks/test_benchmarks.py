@@ -104,6 +104,16 @@ def test_the_small_commits_benchmark_counts_flushes() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.slow
+def test_the_quarantine_benchmark_prints_four_times() -> None:
+    """Decision 067 quotes them, with the number of files."""
+    output = run("benchmarks.quarantine", "--batches", "3", "--compact")
+    times = re.findall(r"^(\w+) +[\d.]+ s CPU$", output, re.MULTILINE)
+    assert times == ["batches", "compact", "list", "replay"], output
+    assert "t_quarantine.lance: 10 files" in output
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_the_tables_benchmark_compares_three_ways() -> None:
     """The documentation quotes its three lines."""
     output = run("benchmarks.several_tables", "--tables", "3", "--batches", "2")
