@@ -13,19 +13,18 @@ of the table are looked up in its index, or read once.
 
 import pickle
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up
+from lance_stream.ledger.row_digests import DigestingBatches, add_up
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
+    ArrowFunction,
     driver_is_alone,
     map_in_arrow,
     settings,
@@ -80,18 +79,20 @@ def upsert_by_staging(
     is_alone = driver_is_alone(df.sparkSession)
     with batch.phases("collect"):
         seed = 0 if is_alone else seed_of_index(table, rules.on)
-        staging = _Staging(table.store, table.arrow_schema, rules, sorter.rules, helpers, seed)
-        outcomes = _stage(df, staging)
-    staged = [outcome[0] for outcome in outcomes if isinstance(outcome, tuple)]
+        stage = _staging(table.store, table.arrow_schema, rules, sorter.rules, helpers, seed)
+        with settings(df.sparkSession, RECORDS_PER_BATCH):
+            rows = map_in_arrow(df, stage, _OUTCOME).collect()
+    outcomes = [pickle.loads(row.staged) for row in rows if row.staged is not None]
+    staged: list[StagedRows] = [task_rows for task_rows, _ in outcomes]
     try:
+        for row in rows:
+            if row.error is not None:
+                raise pickle.loads(row.error)
         bad = BadRows()
-        for outcome in outcomes:
-            if isinstance(outcome, LanceStreamError):
-                raise outcome
-        for outcome in outcomes:
-            if isinstance(outcome, bytes):
-                bad.add_encoded(outcome)
-        digest = add_up(outcome[1] for outcome in outcomes if isinstance(outcome, tuple))
+        for row in rows:
+            if row.bad is not None:
+                bad.add_encoded(bytes(row.bad))
+        digest = add_up(digest for _, digest in outcomes)
         sorter.refuse_or_stage(bad, digest)
         # Only this column: a helper column may have a type that cannot be stored.
         ordering = [field for field in to_nullable(df.schema) if field.name == rules.sequence_by]
@@ -108,16 +109,26 @@ def upsert_by_staging(
         )
     finally:
         discard_staged(table.store, staged)
-    batch.tasks.num_bytes = sum(rows.num_bytes for rows in staged)
+    batch.tasks.num_bytes = sum(task_rows.num_bytes for task_rows in staged)
     return result
 
 
-@dataclass(frozen=True)
-class _Staging:
-    """How a task keeps its rows for the driver.
+def _staging(
+    store: Store,
+    schema: pa.Schema,
+    rules: UpsertRules,
+    checks: RowRules | None,
+    helpers: tuple[str, ...],
+    seed: int,
+) -> ArrowFunction:
+    """Return the function that stages the rows of one partition in a worker.
 
-    Attributes:
-        store: The table's.
+    It returns a row with what was staged, and one with the bad rows. An error of lance-stream is
+    also returned as a row: a second attempt of the task would fail the same way, and the driver can
+    raise the original error.
+
+    Args:
+        store: The table's store.
         schema: The table's columns.
         rules: The user's rules for the upsert.
         checks: What each row is checked for; None for nothing.
@@ -125,30 +136,15 @@ class _Staging:
         seed: The seed of the words by which rows are sorted.
     """
 
-    store: Store
-    schema: pa.Schema
-    rules: UpsertRules
-    checks: RowRules | None
-    helpers: tuple[str, ...]
-    seed: int
-
-    def stage(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of a task.
-
-        An error of lance-stream is returned as a row: a second attempt of the task would fail the
-        same way, and the driver can raise the original error.
-        """
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
         checked = None
-        if self.checks is not None:
-            checked = CheckedBatches(batches, self.checks, self.helpers, digests_good=False)
-            batches = checked
-        good = DigestingBatches(batches, self.helpers)
+        if checks is not None:
+            batches = checked = CheckedBatches(batches, checks, helpers, digests_good=False)
+        good = DigestingBatches(batches, helpers)
         try:
-            staged = stage_rows(
-                good, self.store, self.schema, self.rules, task=task, seed=self.seed
-            )
+            staged = stage_rows(good, store, schema, rules, task=task, seed=seed)
         except LanceStreamError as error:
             error.add_note("while a Spark task read its part of an upsert; nothing was committed")
             yield _row(error=pickle.dumps(error))
@@ -160,21 +156,7 @@ class _Staging:
                 yield _row(bad=checked.bad.encode())
         yield _row(staged=pickle.dumps((staged, digest)))
 
-
-def _stage(
-    df: DataFrame, staging: _Staging
-) -> list[tuple[StagedRows, RowsDigest] | bytes | LanceStreamError]:
-    """Return what tasks have staged, with the digest of all their rows; bad rows; and errors."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # no method, for Spark
-        return staging.stage(batches)
-
-    with settings(df.sparkSession, RECORDS_PER_BATCH):
-        rows = map_in_arrow(df, run, _OUTCOME).collect()
-    return [
-        bytes(row.bad) if row.bad is not None else pickle.loads(row.error or row.staged)
-        for row in rows
-    ]
+    return stage
 
 
 def _row(**values: bytes) -> pa.RecordBatch:
