@@ -18,7 +18,6 @@ version that committed it is recognized.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from lance_stream.errors import BadDataError, NotFoundError
@@ -42,87 +41,79 @@ MAX_SEARCHED_VERSIONS: Final = 1000
 """The maximum number of versions to search."""
 
 
-@dataclass(frozen=True)
-class RestoreSearch:
-    """Searches the versions of a table for a batch that a restore has removed.
+def find_removed_entry(
+    table: TableVersion, batch: MicroBatch, newest: LedgerEntry | None, absent_through: int
+) -> LedgerEntry | None:
+    """Return the entry of a batch that a restore has removed; None if there was no such restore.
 
     Args:
         table: The newest version, whose ledger does not cover the batch id.
         batch: The batch.
+        newest: The stream's newest entry, that of an earlier batch; None without one.
+        absent_through: No version through this one has the batch; 0 if unknown.
+
+    Raises:
+        InvalidInputError: There was such a restore, and versions before it were removed, so it is
+            unknown whether the batch was committed.
     """
+    after = max(absent_through, 0 if newest is None else newest.version or 0)
+    is_unknown = newest is None and not absent_through
+    if is_unknown or table.version - after > MAX_UNCHECKED_VERSIONS:
+        planned_on = _first_planned_on(table, batch)
+        after = table.version if planned_on is None else max(after, planned_on)
+    version = _find_before_restore(table, batch, after)
+    return None if version is None else entry_at(table, batch, version)
 
-    table: TableVersion
-    batch: MicroBatch
 
-    def find(self, entry: LedgerEntry | None, absent_through: int) -> int | None:
-        """Return the version that committed the batch; None if there is no such version.
+def entry_at(table: TableVersion, batch: MicroBatch, version: int) -> LedgerEntry:
+    """Return a batch's entry in a version; without a digest if the version was removed."""
+    with suppress(NotFoundError, BadDataError):
+        entry = read_entry(table.log.read(version).config, batch.app_id)
+        if entry is not None and entry.batch_id == batch.batch_id:
+            return entry
+    return LedgerEntry(batch.batch_id, batch.query_id, version)
 
-        Args:
-            entry: The stream's newest entry, that of an earlier batch; None without one.
-            absent_through: No version through this one has the batch; 0 if unknown.
 
-        Raises:
-            InvalidInputError: There was such a restore, and versions before it were removed, so it
-                is unknown whether the batch was committed.
-        """
-        entry_version = (entry.version or 0) if entry else 0
-        after = max(entry_version, absent_through)
-        is_unknown = entry is None and not absent_through
-        if is_unknown or self.table.version - after > MAX_UNCHECKED_VERSIONS:
-            planned_on = self._first_planned_on()
-            after = self.table.version if planned_on is None else max(after, planned_on)
-        return self._find_before_restore(after)
+def _first_planned_on(table: TableVersion, batch: MicroBatch) -> int | None:
+    """Return the version on which a batch was first planned; None if it never was."""
+    uuid = batch.uuid
+    names = table.store.list_names(TRANSACTIONS_DIRECTORY)
+    parsed = (name for name in map(parse_transaction_file_name, names) if name is not None)
+    return min((planned_on for planned_on, rest in parsed if rest.startswith(uuid)), default=None)
 
-    def entry_at(self, version: int) -> LedgerEntry:
-        """Return the batch's entry in the version; without a digest if the version was removed."""
-        batch = self.batch
-        with suppress(NotFoundError, BadDataError):
-            entry = read_entry(self.table.log.read(version).config, batch.app_id)
-            if entry is not None and entry.batch_id == batch.batch_id:
-                return entry
-        return LedgerEntry(batch.batch_id, batch.query_id, version)
 
-    def _first_planned_on(self) -> int | None:
-        """Return the version on which the batch was first planned; None if it never was."""
-        uuid = self.batch.uuid
-        names = self.table.store.list_names(TRANSACTIONS_DIRECTORY)
-        parsed = (name for name in map(parse_transaction_file_name, names) if name is not None)
-        return min(
-            (planned_on for planned_on, rest in parsed if rest.startswith(uuid)), default=None
-        )
+def _find_before_restore(table: TableVersion, batch: MicroBatch, after: int) -> int | None:
+    """Return the version after `after` that committed a batch, if a restore removed it.
 
-    def _find_before_restore(self, after: int) -> int | None:
-        """Return the version after `after` that committed the batch, if a restore removed it.
-
-        Raises:
-            InvalidInputError: See `find`.
-        """
-        table, uuid = self.table, self.batch.uuid
-        restored: int | None = None
-        oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
-        gap: int | None = oldest if oldest > after else None
-        for version in range(table.version, oldest, -1):
-            try:
-                manifest = table.manifest if version == table.version else table.log.read(version)
-                transaction = read_transaction(table.store, manifest)
-            except NotFoundError:
-                gap = version
-                continue
-            except BadDataError:
-                continue
-            if transaction is None:
-                continue
-            if restored is not None and transaction.uuid == uuid:
-                return version
-            if removes_entry(transaction.operation, self.batch.app_id):
-                break
-            # The version's writer is no proof: restores by other programs bring that back, too.
-            is_foreign = KEEPS_LEDGER not in transaction.properties
-            if is_foreign and isinstance(transaction.operation, Restore):
-                restored = restored or version
-        if restored is not None and gap is not None:
-            raise lost_history(table.uri, restored, gap)
-        return None
+    Raises:
+        InvalidInputError: See `find_removed_entry`.
+    """
+    uuid = batch.uuid
+    restored: int | None = None
+    oldest = max(after, table.version - MAX_SEARCHED_VERSIONS)
+    gap: int | None = oldest if oldest > after else None
+    for version in range(table.version, oldest, -1):
+        try:
+            manifest = table.manifest if version == table.version else table.log.read(version)
+            transaction = read_transaction(table.store, manifest)
+        except NotFoundError:
+            gap = version
+            continue
+        except BadDataError:
+            continue
+        if transaction is None:
+            continue
+        if restored is not None and transaction.uuid == uuid:
+            return version
+        if removes_entry(transaction.operation, batch.app_id):
+            break
+        # The version's writer is no proof: restores by other programs bring that back, too.
+        is_foreign = KEEPS_LEDGER not in transaction.properties
+        if is_foreign and isinstance(transaction.operation, Restore):
+            restored = restored or version
+    if restored is not None and gap is not None:
+        raise lost_history(table.uri, restored, gap)
+    return None
 
 
 def removes_entry(operation: Operation, app_id: str) -> bool:

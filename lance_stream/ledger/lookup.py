@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lance_stream.errors import BadDataError, NotFoundError
-from lance_stream.ledger.foreign_restores import RestoreSearch
+from lance_stream.ledger.foreign_restores import find_removed_entry
 from lance_stream.ledger.messages import other_query
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.verdicts import Match, Standing, is_of_other_query, precedes
@@ -91,11 +91,9 @@ class Lookup:
 
     def _before_restore(self, newest: LedgerEntry | None) -> tuple[Match, ...]:
         """Return the match if a restore by another program has removed the entry."""
-        search = RestoreSearch(self.table, self.batch)
-        version = search.find(newest, self.absent_through)
-        if version is None:
+        entry = find_removed_entry(self.table, self.batch, newest, self.absent_through)
+        if entry is None:
             return ()
-        entry = search.entry_at(version)
         return (Match(Standing.NEWEST, self.batch.app_id, entry, entry, (entry,)),)
 
     def _match(self, app_id: str, newest: LedgerEntry) -> Match:

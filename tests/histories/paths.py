@@ -62,7 +62,7 @@ PATHS: Mapping[str, Path] = {
     ),
     "a batch is found in the ledger": Path("ledger.replay_check:PendingBatch.find_in", _something),
     "a restore by another program has removed a batch": Path(
-        "ledger.foreign_restores:RestoreSearch.find", _something
+        "ledger.foreign_restores:find_removed_entry", _something
     ),
 }
 

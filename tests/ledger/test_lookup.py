@@ -9,7 +9,7 @@ import pytest
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import InvalidInputError
-from lance_stream.ledger.foreign_restores import RestoreSearch
+from lance_stream.ledger.foreign_restores import entry_at
 from lance_stream.ledger.lookup import Lookup, has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
@@ -103,4 +103,4 @@ def test_recovered_entries_match_the_batch(table: TableVersion) -> None:
         (MicroBatch("other", 7, "query"), 2, LedgerEntry(7, "query", 2)),
         (MicroBatch("app", 7, "query"), 9, LedgerEntry(7, "query", 9)),
     ):
-        assert RestoreSearch(committed, batch).entry_at(version) == expected
+        assert entry_at(committed, batch, version) == expected
