@@ -177,9 +177,9 @@ def _with_new_row_versions(
             continue
         offsets = _changed_offsets(operation, fragment)
         stored = fragment.last_updated_at_versions
-        if not len(offsets) or stored is None:
+        if not len(offsets):
             continue
-        if not isinstance(stored, bytes):
+        if not isinstance(stored, bytes | None):
             raise UnsupportedFeatureError(
                 f"the row versions of fragment {fragment.id} are stored outside the manifest"
             )

@@ -10,9 +10,11 @@ from lance_stream.table.apply import Commit, apply
 from lance_stream.table.apply.index_coverage import (
     FRAGMENT_REUSE,
     coverage,
+    keep_old_values,
     refers_by_address,
     relevant,
     with_rewritten_fragments,
+    without_rewritten_columns,
 )
 from lance_stream.table.fragments.fragment import DataFile, DeletionFile, DeletionFileType
 from lance_stream.table.indices import (
@@ -82,6 +84,56 @@ def test_some_indices_refer_by_address(
     described = None if details is None else (details, b"")
     index = replace(SEGMENT, details=described, index_version=version)
     assert refers_by_address(index) == expected
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (None, False),
+        (SEGMENT, False),
+        (replace(SEGMENT, details=("/lance.table.BTreeIndexDetails", b"")), False),
+        (replace(SEGMENT, details=("/lance.index.pb.ZoneMapIndexDetails", b"")), True),
+        (replace(SEGMENT, details=("/x.BloomFilterIndexDetails", b""), field_ids=(1,)), False),
+        (replace(SEGMENT, name=FRAGMENT_REUSE, field_ids=()), True),
+    ],
+)
+def test_zones_keep_values_of_changed_columns(index: IndexMetadata | None, expected: bool) -> None:
+    """Then a column is not changed in place: queries would find its old values."""
+    table = apply(None, Overwrite((new_fragment(5),), SCHEMA), Commit(1000), CREATION)
+    section = None if index is None else encode_index_section((SEGMENT, index))
+    assert keep_old_values(replace(table, index_section=section), {0}) is expected
+
+
+def test_system_indices_keep_their_coverage() -> None:
+    """They serve no query, and their coverage means something else."""
+    reuse = replace(segment(1, None, 1, 2), name=FRAGMENT_REUSE, field_ids=(99,))
+    group = RewriteGroup((replace(new_fragment(5), id=1),), (replace(new_fragment(5), id=9),))
+    assert without_rewritten_columns((reuse,), {1: (99,)}, SCHEMA) == (reuse,)
+    assert with_rewritten_fragments((reuse,), [group], [], stable_row_ids=True) == (reuse,)
+    assert relevant((reuse, segment(2, 1, 7)), SCHEMA, [7]) == (reuse, segment(2, 1, 7))
+
+
+def test_unknown_columns_end_their_coverage() -> None:
+    """A rewritten column may be gone from the schema when the operation is applied."""
+    index = replace(segment(1, None, 1, 2), field_ids=(99,))
+    (changed,) = without_rewritten_columns((index,), {1: (99,)}, SCHEMA)
+    assert list(coverage(changed)) == [2]
+
+
+def test_partly_covered_groups_are_not_covered() -> None:
+    """The new fragments have rows that the index lacks."""
+    deletions = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 2)
+    old = [replace(new_fragment(5), id=number, deletion_file=deletions) for number in (1, 2)]
+    new = (replace(new_fragment(6), id=9),)
+    for group, expected in (
+        (RewriteGroup(tuple(old), new), [3]),
+        (RewriteGroup((), new), [1, 3]),
+        (RewriteGroup((old[1],), new), [1, 3]),
+    ):
+        (index,) = with_rewritten_fragments(
+            (segment(1, 5, 1, 3),), [group], [], stable_row_ids=True
+        )
+        assert list(coverage(index)) == expected
 
 
 def test_mapped_coverage_is_not_judged() -> None:

@@ -13,9 +13,20 @@ from lance_stream.errors import (
     RetryableConflictError,
     UnsupportedFeatureError,
 )
-from lance_stream.table.apply import index_coverage
+from lance_stream.schema.fields import Schema
+from lance_stream.table.apply import Commit, apply, index_coverage
+from lance_stream.table.apply.new_fragments import has_only_moved_rows, uniform_stamps
+from lance_stream.table.apply.stable_row_ids import check_can_have_row_ids, with_row_ids
 from lance_stream.table.feature_flags import DELETION_FILES, FRAGMENT_REUSE_INDEX
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.fragments.fragment import (
+    LINEAGE_FIELD_IDS,
+    MAX_FRAGMENT_ID,
+    DeletionFile,
+    DeletionFileType,
+    ExternalFile,
+    Fragment,
+    LineageColumn,
+)
 from lance_stream.table.indices import IndexMetadata, decode_index_section, encode_index_section
 from lance_stream.table.lineage.row_ids import encode_row_ids
 from lance_stream.table.manifest import FragmentList, Manifest
@@ -28,10 +39,12 @@ from lance_stream.table.operations.moved_rows import (
 )
 from lance_stream.table.operations.operation import Operation
 from lance_stream.table.operations.rows import Delete, Update, UpdateMode
-from tests.commit.tables import SCHEMA, new_fragment
+from lance_stream.table.operations.versions import CreateIndex
+from tests.commit.tables import CREATION, SCHEMA, new_fragment
 from tests.table.apply.test_next_version import ids, killing, stamps, table, then
 
 ID, X = (field.id for field in SCHEMA.fields)
+HIDDEN = LineageColumn(LINEAGE_FIELD_IDS["row_ids"], None)
 
 
 def moved(num_rows: int, *row_ids: int) -> Fragment:
@@ -51,6 +64,12 @@ def covered(manifest: Manifest) -> dict[str, set[int]]:
     assert manifest.index_section is not None
     indices = decode_index_section(manifest.index_section)
     return {entry.name: set(index_coverage.coverage(entry)) for entry in indices}
+
+
+def changed_fragment(manifest: Manifest, **fields: Any) -> Manifest:
+    """Return a version whose first fragment has other fields."""
+    first = replace(manifest.fragments[0], **fields)
+    return replace(manifest, fragments=manifest.fragments.replaced({0: first}))
 
 
 def test_updated_rows_keep_id_and_creation() -> None:
@@ -116,8 +135,15 @@ def test_in_place_updates_stamp_named_rows() -> None:
     assert stamps(then(old, named).fragments[0]) == ([1] * 4, [1, 2, 2, 1])
     listed = replace(named, updated_fragment_offset_bitmaps={}, updated_fragment_offsets={0: (3,)})
     assert stamps(then(old, listed).fragments[0]) == ([1] * 4, [1, 1, 1, 2])
+    assert (
+        stamps(then(old, replace(listed, updated_fragment_offsets={})).fragments[0])[1] == [1] * 4
+    )
     with pytest.raises(InvalidInputError, match="row 4 of fragment 0"):
         then(old, replace(listed, updated_fragment_offsets={0: (4,)}))
+    unstated = changed_fragment(old, last_updated_at_versions=None)
+    assert stamps(then(unstated, listed).fragments[0])[1] == [1, 1, 1, 2]
+    with pytest.raises(UnsupportedFeatureError, match="row versions of fragment 0"):
+        then(changed_fragment(old, last_updated_at_versions=HIDDEN), listed)
     with pytest.raises(InvalidInputError, match="cannot be read"):
         then(old, replace(named, updated_fragment_offset_bitmaps={0: b"no bitmap"}))
 
@@ -177,6 +203,9 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
     ):
         with pytest.raises(InvalidInputError, match=match):
             then(old, Rewrite((replace(group, new_fragments=(new,)),)))
+    halves = (replace(moved(3, 0, 1, 2), id=2), replace(moved(2, 3, 4), id=2))
+    with pytest.raises(InvalidInputError, match=r"cannot have the ids \[2, 2\]"):
+        then(old, Rewrite((replace(group, new_fragments=halves),)))
     with pytest.raises(InvalidInputError, match="rewritten twice"):
         then(old, Rewrite((group, group)))
     taken = replace(group, new_fragments=(replace(group.new_fragments[0], id=1),))
@@ -184,6 +213,66 @@ def test_rewrites_that_lose_rows_are_refused() -> None:
         then(old, Rewrite((taken,)))
     with pytest.raises(IncompatibleConflictError, match="no such fragment"):
         then(then(old, Update(removed_fragment_ids=(1,))), fine)
+
+
+def test_old_writers_rewrites_have_no_groups() -> None:
+    """Their fragments are one group; without any, nothing is rewritten."""
+    old = table(3, 2)
+    (group,) = rewritten(old, 0, 1).groups
+    operation = Rewrite((), (), group.old_fragments, group.new_fragments)
+    assert then(old, operation).fragments == then(old, Rewrite((group,))).fragments
+    assert then(old, Rewrite(())).fragments == old.fragments
+
+
+def test_only_moved_rows_have_hidden_lineage() -> None:
+    """A commit assigns the row ids of new rows, and so cannot leave them in a data file."""
+    old = table(3)
+    created = old.fragments[0].created_at_versions
+    for row_ids, stated, match in (
+        (HIDDEN, None, "hidden columns only if"),
+        (HIDDEN, HIDDEN, ""),
+        (HIDDEN, created, ""),
+        (None, HIDDEN, "hidden columns only if"),
+        (encode_row_ids([1, 2]), HIDDEN, "hidden columns only if"),
+        (encode_row_ids([0, 1, 2]), HIDDEN, ""),
+    ):
+        new = replace(new_fragment(3), row_ids=row_ids, created_at_versions=stated)
+        operation = Update(removed_fragment_ids=(0,), new_fragments=(new,))
+        assert has_only_moved_rows(new) is (
+            row_ids is HIDDEN or row_ids == encode_row_ids([0, 1, 2])
+        )
+        if match:
+            with pytest.raises(InvalidInputError, match=match):
+                then(old, operation)
+            continue
+        (fragment,) = then(old, operation).fragments
+        assert (fragment.row_ids, fragment.created_at_versions) == (row_ids, stated)
+        assert fragment.last_updated_at_versions == uniform_stamps(new, 2)
+    external = replace(new_fragment(3), row_ids=ExternalFile("x", 0, 1))
+    with pytest.raises(UnsupportedFeatureError, match="in a separate file"):
+        then(old, Update(new_fragments=(external,)))
+
+
+def test_new_rows_ignore_stated_creation() -> None:
+    """Only rows that were in the table before can have an earlier version."""
+    old = table(3)
+    stated = replace(new_fragment(2), created_at_versions=old.fragments[0].created_at_versions)
+    none_moved = replace(stated, row_ids=encode_row_ids([]))
+    for new in (stated, none_moved):
+        fragment = then(old, Update(new_fragments=(new,))).fragments[-1]
+        assert (ids(fragment), stamps(fragment)) == ([3, 4], ([2, 2], [2, 2]))
+
+
+def test_creation_is_searched_in_row_ids() -> None:
+    """Fragments without row ids have no moved row; those in data files cannot be searched."""
+    update = Update(updated_fragments=(killing(table(3).fragments[0], 1),))
+    update = replace(update, new_fragments=(moved(1, 1),))
+    bare = changed_fragment(table(3), row_ids=None, created_at_versions=None)
+    assert stamps(then(bare, update).fragments[1])[0] == [2]
+    for name in ("row_ids", "created_at_versions"):
+        hidden = changed_fragment(table(3), **{name: HIDDEN})
+        with pytest.raises(UnsupportedFeatureError, match="of fragment 0 are stored outside"):
+            then(hidden, update)
 
 
 def test_concurrently_deleted_rows_stay_deleted() -> None:
@@ -252,6 +341,9 @@ def test_a_merge_restates_fragments_and_rows() -> None:
         then(old, Merge((old.fragments[0],), SCHEMA))
     with pytest.raises(InvalidInputError, match="3 rows, but 4"):
         then(old, Merge((replace(old.fragments[0], physical_rows=4), old.fragments[1]), SCHEMA))
+    unstated = replace(old.fragments[0], physical_rows=0)  # planned on a version of an old writer
+    merged = then(old, Merge((unstated, old.fragments[1]), SCHEMA))
+    assert [fragment.physical_rows for fragment in merged.fragments] == [3, 2]
 
 
 def test_merges_stamp_only_changed_fragments() -> None:
@@ -278,6 +370,8 @@ def test_dropped_columns_drop_files_and_indices() -> None:
     manifest = then(old, Project(SCHEMA.fields[:1]))
     assert [len(fragment.files) for fragment in manifest.fragments] == [1, 1]
     assert covered(manifest) == {"ids": {0, 1}}
+    only_dropped = with_index(old, index("xs", X, 0, 1))
+    assert then(only_dropped, Project(SCHEMA.fields[:1])).index_section is None
     assert [stamps(fragment)[1] for fragment in manifest.fragments] == [[1, 1, 1], [1, 1]]
 
 
@@ -298,6 +392,19 @@ def test_data_files_are_replaced_or_added() -> None:
     assert covered(manifest) == {"ids": {0, 1}, "xs": {1}}
     again = then(manifest, DataReplacement(((0, replace(part, path="again.lance")),)))
     assert [file.path for file in again.fragments[0].files] == [file.path, "again.lance"]
+    added = replace(part, path="added.lance", field_ids=(99,))
+    manifest = then(old, DataReplacement(((0, added),)))
+    assert [file.path for file in manifest.fragments[0].files] == [file.path, "added.lance"]
+    unstable = then(table(3, stable=False), DataReplacement(((0, whole),)))
+    assert unstable.fragments[0].last_updated_at_versions is None
+    legacy = replace(file, path="legacy.lance", field_ids=(ID,), file_version=(0, 1))
+    unused = replace(file, path="unused.lance", field_ids=(X, 7))
+    mixed = changed_fragment(old, files=(legacy, unused))
+    manifest = then(mixed, DataReplacement(((0, part),)))
+    assert [file.path for file in manifest.fragments[0].files] == ["legacy.lance", "part.lance"]
+    mixed = changed_fragment(old, files=(replace(legacy, field_ids=(ID, X)),))
+    with pytest.raises(InvalidInputError, match=r"in a file of version 0\.1"):
+        then(mixed, DataReplacement(((0, part),)))
     for replacements, match in (
         (((9, whole),), "no such fragment"),
         (((0, whole), (1, part)), "the same columns"),
@@ -322,12 +429,64 @@ def test_an_index_keeps_its_last_segment() -> None:
     assert [entry.uuid for entry in decode_index_section(none.index_section or b"")] == [b"b" * 16]
 
 
+def test_tables_without_indices_have_no_section() -> None:
+    """An empty section would be read with every version."""
+    old = table(3)
+    assert then(old, CreateIndex((), ())).index_section is None
+    with_one = then(old, CreateIndex((index("xs", X, 0),), ()))
+    assert covered(with_one) == {"xs": {0}}
+    assert then(with_one, CreateIndex((), (index("xs", X, 0),))).index_section is None
+
+
+def test_stable_row_ids_change_nothing_else() -> None:
+    """Another change of the same commit would be lost, or change rows without a version."""
+    old = table(3, 2, stable=False)
+    numbered, _ = with_row_ids(old.fragments, 0)
+    creation = replace(CREATION, stable_row_ids=True)
+    manifest = apply(old, Merge(tuple(numbered), SCHEMA), Commit(1000), creation)
+    assert [ids(fragment) for fragment in manifest.fragments] == [[0, 1, 2], [3, 4]]
+    others, _ = with_row_ids(old.fragments, 1)
+    for fragments, schema in (
+        (others, SCHEMA),
+        (numbered[:1], SCHEMA),
+        (numbered, Schema(SCHEMA.fields[:1])),
+    ):
+        with pytest.raises(InvalidInputError, match="must change nothing else"):
+            apply(old, Merge(tuple(fragments), schema), Commit(1000), creation)
+    without = replace(CREATION, stable_row_ids=False)
+    plain = apply(old, Merge(tuple(old.fragments), SCHEMA), Commit(1000), without)
+    assert plain.fragments[0].row_ids is None
+    again = apply(manifest, Merge(tuple(manifest.fragments), SCHEMA), Commit(1000), creation)
+    assert again.fragments == manifest.fragments
+
+
+def test_indices_by_address_prevent_row_ids() -> None:
+    """They would find other rows once rows have ids of their own."""
+    old = table(3, stable=False)
+    unused = replace(index("", X), name=index_coverage.FRAGMENT_REUSE)
+    check_can_have_row_ids(old)
+    check_can_have_row_ids(with_index(old, unused))
+    with pytest.raises(InvalidInputError, match="address: 'xs'"):
+        check_can_have_row_ids(with_index(old, unused, index("xs", X, 0)))
+    with pytest.raises(UnsupportedFeatureError, match="keeps a history of moved rows"):
+        check_can_have_row_ids(replace(old, writer_feature_flags=FRAGMENT_REUSE_INDEX))
+
+
+def test_updates_of_missing_fragments_are_refused() -> None:
+    """The rows to move are searched in the fragments, of which another writer removed one."""
+    with pytest.raises(InvalidInputError, match="rows of fragment 9 are to be deleted or changed"):
+        then(table(3), Update(removed_fragment_ids=(9,), new_fragments=(new_fragment(1),)))
+
+
 def test_reserved_ids_are_not_reused() -> None:
     """A rewrite that runs later uses the reserved ids for its fragments."""
     manifest = then(then(table(3), ReserveFragments(4)), Update(new_fragments=(new_fragment(1),)))
     assert [fragment.id for fragment in manifest.fragments] == [0, 5]
+    assert then(table(3), ReserveFragments(MAX_FRAGMENT_ID)).max_fragment_id == MAX_FRAGMENT_ID
     with pytest.raises(InvalidInputError, match="unused fragment ids"):
-        then(table(3), ReserveFragments(1 << 32))
+        then(table(3), ReserveFragments(MAX_FRAGMENT_ID + 1))
+    assert then(table(), ReserveFragments(1)).max_fragment_id == 0
+    assert then(table(), ReserveFragments(0)).max_fragment_id is None
 
 
 def test_indices_of_unknown_coverage_stay_unchanged() -> None:

@@ -15,7 +15,7 @@ from lance_stream.table.fragments import deletion_vectors
 from lance_stream.table.fragments.fragment import MAX_FRAGMENT_ID
 from lance_stream.table.lineage import row_ids, row_versions
 from lance_stream.table.manifest import Manifest
-from lance_stream.table.operations.rows import Overwrite
+from lance_stream.table.operations.rows import Append, Overwrite
 from tests.commit.tables import CREATION, SCHEMA, new_fragment
 
 
@@ -32,6 +32,7 @@ def test_last_fragment_id_is_usable(manifest: Manifest) -> None:
     (fragment,) = with_ids(almost_full, [new_fragment(1)])
     assert fragment.id == MAX_FRAGMENT_ID
     full = replace(manifest, max_fragment_id=MAX_FRAGMENT_ID)
+    assert with_ids(full, []) == []
     assert max_fragment_id(full) == MAX_FRAGMENT_ID
     with pytest.raises(InvalidInputError, match="has used up its fragment ids"):
         with_ids(full, [new_fragment(1)])
@@ -46,13 +47,18 @@ def test_next_row_id_exceeds_all(manifest: Manifest) -> None:
         check_next_row_id(replace(manifest, next_row_id=2))
 
 
-def test_last_row_id_is_usable() -> None:
+def test_last_row_id_is_usable(manifest: Manifest) -> None:
     """A table is full after it; a larger id does not fit the format's numbers."""
     fragments, next_row_id = with_row_ids([new_fragment(2), new_fragment(1)], MAX_ROW_ID - 3)
     assert next_row_id == MAX_ROW_ID
     data = fragments[1].row_ids
     assert isinstance(data, bytes)
     assert row_ids.decode_row_ids(data).to_array().tolist() == [MAX_ROW_ID - 1]
+    almost_full = replace(manifest, next_row_id=MAX_ROW_ID - 4)
+    appended = apply(almost_full, Append((new_fragment(4),)), Commit(1000))
+    assert appended.next_row_id == MAX_ROW_ID
+    with pytest.raises(InvalidInputError, match="has used up its row ids"):
+        apply(almost_full, Append((new_fragment(5),)), Commit(1000))
     with pytest.raises(InvalidInputError, match="has used up its row ids"):
         with_row_ids([new_fragment(2), new_fragment(2)], MAX_ROW_ID - 3)
 
