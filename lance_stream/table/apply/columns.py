@@ -110,7 +110,7 @@ def data_replacement(start: Manifest, operation: DataReplacement) -> Manifest:
             )
         check_file_version(start, file)
         index = positions[fragment_id]
-        old = changes.get(index) or start.fragments[index]
+        old = start.fragments[index]
         fragment = replace(old, files=_replaced(old, file, start.schema))
         if has_stable_row_ids(start):
             fragment = replace(
@@ -150,8 +150,6 @@ def _replaced(fragment: Fragment, file: DataFile, schema: Schema) -> tuple[DataF
 
 
 def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
-    if set(file.field_ids).isdisjoint(field_ids):
-        return file
     remaining_ids = tuple(
         TOMBSTONED_ID if field_id in field_ids else field_id for field_id in file.field_ids
     )

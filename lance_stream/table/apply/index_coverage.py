@@ -240,8 +240,7 @@ def relevant(indices: Indices, schema: Schema, fragment_ids: Iterable[int]) -> I
         if index.name == FRAGMENT_REUSE or not index.fragment_bitmap:
             return True
         if num_serving[index.name]:
-            is_only_segment = sum(other.name == index.name for other in survivors) == 1
-            return is_only_segment or bool(coverage(index) & current_ids)
+            return bool(coverage(index) & current_ids)
         return index is oldest[index.name]
 
     return tuple(filter(keeps, survivors))
