@@ -69,7 +69,7 @@ def test_revived_rows_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_calls_of_the_store_exist() -> None:
-    """A call that is renamed would not be counted."""
+    """A renamed call would not be counted."""
     from lance_stream.storage.local_store import LocalStore
 
     assert all(hasattr(LocalStore, name) for name in STORE_CALLS)

@@ -342,7 +342,7 @@ def test_killed_creations_are_completed_next(uri: str, before: bool) -> None:
 
 
 def test_other_killed_creations_are_reported(uri: str) -> None:
-    """Completing it would give the user a branch that starts elsewhere."""
+    """Completing such a creation would give the user a branch that starts elsewhere."""
     with killed_at(2, before=True):
         open_dataset(uri).branches.create("dev", 1)
     with pytest.raises(

@@ -413,7 +413,7 @@ def test_v1_and_detached_names_are_distinguished(tmp_path: Path) -> None:
 
 
 def test_damaged_pylance_manifests_are_bad_data(history: Path) -> None:
-    """Damage that goes unnoticed raises no other error."""
+    """Callers handle BadDataError only, and some damage cannot be noticed."""
     random = np.random.default_rng(3)
     largest = max((path for path, _ in manifests(history)), key=lambda path: path.stat().st_size)
     data = largest.read_bytes()

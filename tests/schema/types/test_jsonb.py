@@ -56,7 +56,7 @@ def test_bytes_are_those_of_the_reference(text: str) -> None:
     ],
 )
 def test_values_come_back_in_one_form(text: str, expected: str) -> None:
-    """The same value, whatever it was written like; as the reference shows it."""
+    """All texts of a value must read as one text, the one that the reference shows."""
     assert decode_jsonb(encode_jsonb(text)) == expected
 
 
