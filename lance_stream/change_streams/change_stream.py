@@ -14,6 +14,7 @@ position has the same meaning in both, and any batch can be read again from its 
 """
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -188,6 +189,7 @@ class ChangeStream:
         )
         self._refs = self._follower.refs
         self._progress = ConsumerProgress(rules.consumer, keeps_positions=True)
+        self._returned: Position | None = None  # the position of the last batch with rows
         start = self._start_position(table)
         self._columns = self._columns_from(table, start)
         with suppress(NotFoundError):  # cleaned up: the first batch reports the loss
@@ -313,7 +315,10 @@ class ChangeStream:
     def _record(self) -> None:
         position = self._unrecorded
         if position is not None:
-            self._progress.record_position(self._refs, position)
+            returned = self._returned
+            has_skipped = returned is not None and returned != position
+            skipped_from = self._skipped_from(returned) if returned and has_skipped else None
+            self._progress.record_position(self._refs, position, skipped_from)
             if self._unrecorded is position:
                 self._unrecorded = None
 
@@ -340,7 +345,8 @@ class ChangeStream:
     def _start_position(self, table: TableVersion) -> Position:
         rules, after = self._rules, self._rules.after
         if isinstance(after, str) and after.startswith("{"):  # which no tag does
-            return parse_position(after)
+            self._returned = parse_position(after)
+            return self._resume(self._returned)
         if after is None:
             stored = self._progress.read_position(self._refs)
             if stored is not None:
@@ -359,6 +365,28 @@ class ChangeStream:
             after = table.version
         check_can_follow(table.uri, after, self._follower.list_newest())
         return self._follower.position_after(after)
+
+    def _resume(self, position: Position) -> Position:
+        """Return where to resume after a position that the caller has stored.
+
+        The consumer's position may be later, because batches without rows are not returned. If the
+        caller's version has been cleaned up meanwhile, the stream resumes at the consumer's.
+        """
+        if position.is_snapshot:
+            return position
+        try:
+            for version in {position.version, position.last_version} - {0}:
+                self._follower.table(version)
+        except NotFoundError:
+            skipped_from = self._skipped_from(position)
+            return self._progress.position_after_skipped(self._refs, skipped_from) or position
+        return position
+
+    def _skipped_from(self, position: Position) -> str:
+        """Return a position, and the settings that decide which changes have no rows."""
+        rules = self._rules
+        settings = (rules.filter, rules.feed.pre_images, rules.feed.column_backfills)
+        return json.dumps([position.version, position.num_delivered, position.mark, *settings])
 
     def _columns_from(self, table: TableVersion, position: Position) -> FeedColumns:
         """Return the columns of the stream; a resumed stream keeps those of its position."""
@@ -387,6 +415,8 @@ class ChangeStream:
             return None
         self._position, rows = batch
         self._unrecorded = self._position
+        if rows.num_rows:
+            self._returned = self._position
         with suppress(CancelledError):
             self._request()
         return ChangeBatch(rows, position_text(self._position)) if rows.num_rows else None

@@ -20,6 +20,7 @@ from lance_stream.maintenance.consumers import (
     protect_start,
     read_position,
     read_progress,
+    read_skipped_from,
     record_progress,
     release_start,
 )
@@ -74,8 +75,27 @@ class ConsumerProgress:
         text = None if self._consumer is None else read_position(refs, self._consumer)
         return None if text is None else parse_position(text)
 
-    def record_position(self, refs: Refs, position: Position) -> None:
-        """Record that the reader has finished everything up to a position."""
+    def position_after_skipped(self, refs: Refs, skipped_from: str) -> Position | None:
+        """Return the stored position if the reader had no rows since an earlier one.
+
+        Args:
+            refs: The references of the table or branch.
+            skipped_from: The earlier position, as recorded.
+        """
+        if self._consumer is None or read_skipped_from(refs, self._consumer) != skipped_from:
+            return None
+        return self.read_position(refs)
+
+    def record_position(
+        self, refs: Refs, position: Position, skipped_from: str | None = None
+    ) -> None:
+        """Record that the reader has finished everything up to a position.
+
+        Args:
+            refs: The references of the table or branch.
+            position: The position.
+            skipped_from: The position up to which it had its last rows, if that is another one.
+        """
         text = position_text(position) if self._keeps_positions else None
         progress = (position.version, text)
         if self._consumer is None or position.version == 0 or progress == self._recorded:
@@ -86,7 +106,9 @@ class ConsumerProgress:
                 self._protected_version = position.version
             return
         try:
-            record_progress(refs, self._consumer, position.version, position=text)
+            record_progress(
+                refs, self._consumer, position.version, position=text, skipped_from=skipped_from
+            )
         except NotFoundError as error:
             # No data is lost: the reader only needs later versions.
             _log.warning("could not store the progress of consumer %r: %s", self._consumer, error)

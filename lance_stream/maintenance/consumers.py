@@ -21,7 +21,7 @@ consumer's start with a second consumer, `{name}.snapshot`; one that is left ove
 be dropped.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -45,6 +45,9 @@ SNAPSHOT_PREFIX: Final = f"{RESERVED_PREFIX}snapshot."
 
 _POSITION: Final = "position"
 """The key of a consumer's position in the metadata of its tag."""
+
+_SKIPPED_FROM: Final = "skipped_from"
+"""The key of an earlier position: between the two, the consumer had no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,15 @@ def read_position(refs: Refs, name: str) -> str | None:
     return None if tag is None else tag.metadata.get(_POSITION)
 
 
+def read_skipped_from(refs: Refs, name: str) -> str | None:
+    """Return the position up to which a consumer had its last rows; None if it is its position.
+
+    The arguments and errors are those of `read_progress`.
+    """
+    tag = _find(refs, name, CONSUMER_PREFIX)
+    return None if tag is None else tag.metadata.get(_SKIPPED_FROM)
+
+
 def record_progress(
     refs: Refs,
     name: str,
@@ -134,6 +146,7 @@ def record_progress(
     environment: Environment = MACHINE,
     *,
     position: str | None = None,
+    skipped_from: str | None = None,
 ) -> None:
     """Record the last version that a consumer has finished; the first call creates the consumer.
 
@@ -145,6 +158,7 @@ def record_progress(
         version: The version, from 1.
         environment: The clock.
         position: The exact position, in the format of its reader; None if the version is exact.
+        skipped_from: An earlier position, if the consumer had no rows between the two.
 
     Raises:
         InvalidInputError: The name is invalid, or belongs to a consumer of another branch, or the
@@ -152,7 +166,8 @@ def record_progress(
         NotFoundError: The version does not exist, or no longer exists; the consumer is unchanged.
         CorruptDataError: The consumer's tag is damaged.
     """
-    _record(refs, name, version, CONSUMER_PREFIX, environment, position)
+    metadata = _metadata({_POSITION: position, _SKIPPED_FROM: skipped_from})
+    _record(refs, name, version, CONSUMER_PREFIX, environment, metadata)
 
 
 def protect_start(
@@ -167,7 +182,8 @@ def protect_start(
 
     The arguments and errors are those of `record_progress`.
     """
-    _record(refs, name, version, SNAPSHOT_PREFIX, environment, position)
+    metadata = _metadata({_POSITION: position})
+    _record(refs, name, version, SNAPSHOT_PREFIX, environment, metadata)
 
 
 def release_start(refs: Refs, name: str) -> None:
@@ -183,7 +199,7 @@ def _record(
     version: int,
     prefix: str,
     environment: Environment,
-    position: str | None,
+    metadata: Mapping[str, str],
 ) -> None:
     if version < 1:
         raise InvalidInputError(
@@ -192,11 +208,14 @@ def _record(
     tag = consumer_tag(name, prefix)
     refs = _refs_with_tag(refs, tag)
     existing = _find(refs, name, prefix)
-    metadata = {} if position is None else {_POSITION: position}
     if existing is None:
         tag_files.create_tag(refs, tag, version, environment, metadata=metadata)
-    elif existing.version != version or existing.metadata.get(_POSITION) != position:
+    elif existing.version != version or existing.metadata != metadata:
         tag_files.move_tag(refs, tag, version, environment, metadata=metadata)
+
+
+def _metadata(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _find(refs: Refs, name: str, prefix: str) -> Tag | None:

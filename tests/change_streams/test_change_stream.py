@@ -298,6 +298,30 @@ def test_bad_arguments_are_refused_at_once(
         ds.follow(**arguments)
 
 
+@pytest.mark.parametrize("filter", [None, "id < 1000"])
+def test_positions_survive_versions_without_rows(ds: Dataset, filter: str | None) -> None:
+    """A consumer passes versions without rows for it, and cleanup then removes the last position.
+
+    The caller of an exactly-once job has no later position, because batches have rows.
+    """
+    position = [batch.position for batch in ds.follow("job", filter=filter, wait=False)][-1]
+    quiet = ds.update_config({"a": "1"})
+    if filter is not None:
+        quiet = quiet.append(rows(2000))
+    for _ in range(2):  # also if the consumer resumes twice without rows
+        assert list(quiet.follow("job", after=position, filter=filter, wait=False)) == []
+        quiet = quiet.update_config({"a": str(quiet.version)})
+        assert list(quiet.follow("job", after=position, filter=filter, wait=False)) == []
+        quiet.cleanup(older_than="0 seconds", retain_versions=1)
+        assert [version.version for version in quiet.versions()] == [quiet.version]
+    newer = quiet.append(rows(77))
+    if filter is not None:  # with another filter, rows in between may have been needed
+        with pytest.raises(NotFoundError, match="no longer exists"):
+            next(newer.follow("job", after=position, wait=False))
+    (batch,) = newer.follow("job", after=position, filter=filter, wait=False)
+    assert batch.rows["id"].to_pylist() == [77]
+
+
 def test_limits_may_be_numpy_integers(ds: Dataset) -> None:
     """Limits are often computed, and a number of another type failed with the first batch."""
     limits = {"max_rows": np.int64(2), "max_bytes": np.uint32(1 << 20), "max_versions": np.int8(1)}
