@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lance_stream.ledger.lookup import Lookup
-from lance_stream.ledger.messages import refusal
+from lance_stream.ledger.messages import missing_table, refusal
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.row_digests import RowsDigest
 from lance_stream.ledger.verdicts import VERDICTS, Contents, Match, Verdict, compare
@@ -118,6 +118,23 @@ class PendingBatch:
         if self._lookup is None or not self._lookup.is_of(table):
             self._lookup = Lookup(table, self.batch, self._searched_before(table.version))
         return self._lookup
+
+    def check_may_create(self, uri: str, *, late_start: bool) -> None:
+        """Raise if a batch of a streaming query would create a table without the batches before it.
+
+        The first batch of a query creates its table, even without rows. So if there is no table for
+        a later batch, the table was deleted or moved, or the query wrote elsewhere before. Batch
+        ids that do not come from Spark, without a query id, may begin with any number.
+
+        Args:
+            uri: The location without a table.
+            late_start: Whether a later batch may create the table, too.
+
+        Raises:
+            NotFoundError: The batch must not create the table.
+        """
+        if not late_start and self.batch.query_id and self.batch.batch_id:
+            raise missing_table(uri, self.batch)
 
     def ledger_entries(self, newest: Manifest | None, version: int) -> dict[str, str]:
         """Return the ledger's config entries for the version that commits the batch.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lance_stream.spark.writer import lance_writer
+from lance_stream.ledger.replay_check import PendingBatch
 from tests.histories.actions.restarts import FORMAT_UPSERT, WAYS
 from tests.histories.engine import Outcome, replay
 from tests.histories.steps import step
@@ -40,5 +40,5 @@ def test_only_late_starts_create_tables_again(way: str, is_late: bool) -> None:
 
 def test_silently_created_tables_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the check of the first batch the life fails."""
-    monkeypatch.setattr(lance_writer, "check_may_create", lambda *_, **__: None)
+    monkeypatch.setattr(PendingBatch, "check_may_create", lambda *_, **__: None)
     assert isinstance(lost_table("format").error, pytest.fail.Exception)

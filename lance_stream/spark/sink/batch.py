@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 
 from lance_stream.commit.commit_groups import Member
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.messages import lost_table
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
@@ -134,8 +133,7 @@ class Batch:
             check_history_names(incoming.names)
         self._check_has_last_batch(table)
         if table is None:
-            late_start = arguments.late_start
-            check_may_create(arguments.uri, self.pending.batch, late_start=late_start)
+            self.pending.check_may_create(arguments.uri, late_start=arguments.late_start)
             try:
                 return self._create(incoming)
             except LanceStreamError:  # counting the rows first would compute them twice

@@ -37,7 +37,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError, NotFoundError
-from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.messages import unknown_stream
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.ledger.replay_check import PendingBatch
@@ -294,7 +293,7 @@ class StreamWriter(STREAM_WRITER):  # type: ignore[misc]  # a class of PySpark's
         self, job: Job, results: Sequence[TaskResult], batch: PendingBatch
     ) -> None:
         try:
-            check_may_create(job.uri, batch.batch, late_start=self.late_start)
+            batch.check_may_create(job.uri, late_start=self.late_start)
         except NotFoundError:
             _discard(results, job)
             raise

@@ -11,7 +11,6 @@ import pytest
 
 import lance_stream
 from lance_stream.errors import NotFoundError, TableReplacedError, UnsupportedFeatureError
-from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.quarantine.listing import READY, QuarantinedRows
@@ -280,8 +279,8 @@ def replace_by_another(life: Life, choose: Choices) -> None:
     shutil.rmtree(line.root)
     later = PendingBatch.of("later", 3, "query")
     with pytest.raises(NotFoundError, match="first batch"):
-        check_may_create(line.root, later.batch, late_start=False)
-    check_may_create(line.root, later.batch, late_start=True)
+        later.check_may_create(line.root, late_start=False)
+    later.check_may_create(line.root, late_start=True)
     replace_table(line, *replacement)
     line.snapshot(line.newest)
     if line.has_version_of(old):

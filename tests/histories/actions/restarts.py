@@ -14,7 +14,6 @@ import pytest
 
 from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitError, InvalidInputError, NotFoundError
-from lance_stream.ledger.first_batch import check_may_create
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_newest
@@ -101,7 +100,7 @@ class QueryBatch:
         try:
             table = open_newest(uri)
         except NotFoundError:
-            check_may_create(uri, pending.batch, late_start=self.late_start)
+            pending.check_may_create(uri, late_start=self.late_start)
             table = plan_table(uri, self.data.schema, file_version=file_version)
         return lambda: MODES[self.way](table, self.data, pending)
 
