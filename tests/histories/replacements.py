@@ -20,6 +20,7 @@ import lance
 
 import lance_stream
 from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.table.paths import DATA_DIRECTORY, DELETIONS_DIRECTORY, STAGED_ROWS_DIRECTORY
 from tests.histories.model import State, Values
 from tests.histories.steps import DoesNotFit
 
@@ -146,6 +147,6 @@ def _become(line: "Line", model: Mapping[str, Any]) -> None:
 
 
 def files_of(line: "Line") -> set[str]:
-    """Return the data and deletion files of a line."""
-    root = Path(line.root)
-    return {str(path) for name in ("data", "_deletions") for path in (root / name).glob("*")}
+    """Return the data and deletion files of a line, and the staged rows of its commits."""
+    folders = (DATA_DIRECTORY, DELETIONS_DIRECTORY, STAGED_ROWS_DIRECTORY)
+    return {str(path) for folder in folders for path in Path(line.root, folder).glob("*")}
