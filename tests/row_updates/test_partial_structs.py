@@ -15,6 +15,20 @@ X = pa.struct({"x": "int64"})
 NESTED = pa.struct({"a": "int64", "b": PAIR})
 
 
+class Point(pa.ExtensionType):
+    """A struct without one of its fields, with a name of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(X, "tests.point")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> "Point":
+        return cls()
+
+
 @pytest.mark.parametrize(
     ("incoming", "target", "is_partial"),
     [
@@ -25,8 +39,12 @@ NESTED = pa.struct({"a": "int64", "b": PAIR})
         (pa.struct({"b": PAIR}), NESTED, True),
         (pa.struct({"a": "int64", "b": X}), NESTED, True),
         (pa.struct({"b": X, "a": "int64"}), NESTED, True),
+        (Point(), PAIR, True),
+        (Point(), X, False),
+        (pa.struct({"a": "int64", "b": Point()}), NESTED, True),
         (pa.null(), PAIR, False),
         (X, pa.int64(), False),
+        (pa.list_(X), pa.int64(), False),
         (pa.list_(PAIR), pa.list_(PAIR), False),
         (pa.list_(pa.int64()), pa.list_(PAIR), False),
         (pa.large_list(PAIR), pa.list_(PAIR, 2), False),
@@ -44,6 +62,7 @@ def test_structs_missing_fields_are_partial(
     batch = pa.schema({"id": "int64", "c": incoming, "other": "int64"})
     table = pa.schema({"id": "int64", "c": target, "absent": PAIR})
     assert partial_columns(batch, table) == ({"c": incoming} if is_partial else {})
+    assert partial_columns(batch.remove(2), pa.schema({"id": "int64", "absent": target})) == {}
 
 
 @pytest.mark.parametrize(
@@ -84,6 +103,7 @@ def test_arriving_parts_have_the_tables_types() -> None:
     assert arriving_parts(pa.field("c", NESTED, nullable=False), incoming) == pa.field(
         "c", expected, nullable=False
     )
+    assert arriving_parts(pa.field("c", PAIR), Point()) == pa.field("c", X)
     for plain in pa.field("c", pa.int64()), pa.field("c", pa.list_(PAIR)):
         assert arriving_parts(plain, incoming) == plain
         assert arriving_parts(pa.field("c", PAIR), plain.type) == pa.field("c", PAIR)
@@ -116,3 +136,16 @@ def test_missing_fields_keep_their_stored_values() -> None:
         {"a": 7, "b": None},
         {"a": 8, "b": {"x": 9, "y": None}},
     ]
+    extended = with_stored_parts(incoming, stored, {"c": pa.struct({"a": "int64", "b": Point()})})
+    assert extended["c"].equals(merged["c"])
+
+
+def test_fields_without_a_type_are_null() -> None:
+    """A producer that has only nulls for a struct sends no type for it."""
+    row = {"c": {"a": None, "b": None}}
+    incoming = pa.RecordBatch.from_pylist([row], schema=pa.schema({"c": NESTED}))
+    stored = pa.RecordBatch.from_pylist(
+        [{"c": {"a": 1, "b": {"x": 2, "y": 3}}}], schema=incoming.schema
+    )
+    merged = with_stored_parts(incoming, stored, {"c": pa.struct({"b": pa.null()})})
+    assert merged["c"].to_pylist() == [{"a": 1, "b": None}]

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.arrow_streams import encode_batches
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.bounds.cached_key_bounds import (
@@ -95,6 +96,44 @@ def test_damage_anywhere_is_noticed() -> None:
         assert read_bounds(table.store, key_field(table)) == []
 
 
+LOW, HIGH, FILE = b"\0" * 8, b"\1" * 8, b"f" * 16
+
+
+@pytest.mark.parametrize(
+    ("columns", "num_bounds"),
+    [
+        ({}, 1),
+        ({"low": [LOW, None], "high": [HIGH, None]}, 2),
+        ({"low": [LOW, LOW], "high": [LOW, HIGH]}, 2),
+        ({"file": [FILE, None]}, 0),
+        ({"column": [0, None]}, 0),
+        ({"low": [LOW, None]}, 0),
+        ({"high": [HIGH, None]}, 0),
+        ({"low": [HIGH], "high": [LOW]}, 0),
+        ({"high": [HIGH + b"\0"]}, 0),
+        ({"low": [LOW + b"\0"]}, 0),
+        ({"column": pa.array([0], pa.int64())}, 0),
+    ],
+)
+def test_one_invalid_bound_discards_all(columns: dict[str, Any], num_bounds: int) -> None:
+    """Whatever wrote it does not write what this release reads."""
+    field = key_field(table_of())
+    values = {"file": [FILE], "column": [0], "low": [LOW], "high": [HIGH]} | columns
+    num_rows = max(map(len, values.values()))
+    schema = cached_key_bounds._SCHEMA.with_metadata(cached_key_bounds._metadata(field))
+    arrays = []
+    for index, (part, array) in enumerate(zip(schema, values.values(), strict=True)):
+        if not isinstance(array, pa.Array):
+            array = pa.array((array * 2)[:num_rows], part.type)
+        arrays.append(array)
+        schema = schema.set(index, part.with_type(array.type))
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    data = encode_batches(batch.schema, [batch])
+    store = table_of().store
+    store.write(key_bounds_path(field.id), data + cached_key_bounds._digest(data))
+    assert len(read_bounds(store, field)) == num_bounds
+
+
 def test_saved_bounds_match_type_and_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -113,7 +152,10 @@ def test_oversized_files_are_ignored(
     """Only the end of a file is read, so its size cannot exhaust the memory."""
     table = table_of([1])
     saved(table, [1])
-    monkeypatch.setattr(cached_key_bounds, "MAX_FILE_BYTES", 100)
+    size = len(table.store.read(key_bounds_path(key_field(table).id)))
+    monkeypatch.setattr(cached_key_bounds, "MAX_FILE_BYTES", size)
+    assert len(read_bounds(table.store, key_field(table))) == 1
+    monkeypatch.setattr(cached_key_bounds, "MAX_FILE_BYTES", size - 1)
     store = WatchedStore(table.store)
     assert read_bounds(store, key_field(table)) == []
     assert [call for call, _ in store.calls] == ["read_end"]
