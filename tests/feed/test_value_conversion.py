@@ -90,6 +90,14 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], ValueSource]] 
     (pa.int64(), [1], POINT, [None], ValueSource(0, (None, None))),
     (POINT, [{"x": 1, "y": "a"}], pa.int64(), [None], ValueSource(0)),
     (pa.null(), [None], POINT, [None], ValueSource(0, (None, None))),
+    (pa.int64(), [1, None], pa.list_(pa.int64()), [None, None], ValueSource(0)),
+    (pa.int64(), [1, None], pa.map_("string", "int8"), [None, None], ValueSource(0)),
+    (pa.float64(), [1.5, None], pa.decimal128(5, 1), [None, None], ValueSource(0)),
+    (pa.decimal128(5, 1), [Decimal("1.5"), None], pa.float64(), [None, None], ValueSource(0)),
+    (pa.string_view(), ["a", None], pa.large_string(), ["a", None], ValueSource(0)),
+    (pa.binary_view(), [b"a", None], pa.binary(), [b"a", None], ValueSource(0)),
+    (pa.string(), ["a", None], pa.binary(), [None, None], ValueSource(0)),
+    (pa.binary(), [b"a", None], pa.string(), [None, None], ValueSource(0)),
 ]
 
 
@@ -113,6 +121,14 @@ def test_values_under_another_type_or_null(
         part.validate(full=True)
         assert part.to_pylist() == expected[start:] + expected[:start]
     assert convert(read.slice(0, 0), source, now).to_pylist() == []
+
+
+def test_extension_types_convert_their_storage() -> None:
+    """Another version may have the same values without the name of the type."""
+    storage = pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [2]), storage)
+    converted = convert(tensors, ValueSource(0), pa.list_(pa.float64()))
+    assert converted.to_pylist() == [[1.0, 2.0], None]
 
 
 INTEGERS = [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()]

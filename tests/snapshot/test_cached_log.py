@@ -3,8 +3,10 @@
 import uuid
 
 import pyarrow as pa
+import pytest
 
 import lance_stream
+from lance_stream.snapshot import cached_log
 from lance_stream.snapshot.cached_log import CachedLog
 
 
@@ -24,3 +26,29 @@ def test_cached_logs_change_the_versions_themselves() -> None:
     assert log.find(2) == log.read(2)
     assert not log.has(1)
     assert log.latest() == log.read_latest().version == 4
+
+
+@pytest.mark.parametrize(
+    ("max_manifests", "max_fragments", "cached"),
+    [
+        (6, 99, [1, 2, 3, 4, 5, 6]),
+        (5, 99, [2, 3, 4, 5, 6]),
+        (6, 14, [3, 4, 5, 6]),
+        (6, 0, [3, 4, 5, 6]),
+    ],
+)
+def test_the_last_manifests_stay_cached(
+    max_manifests: int, max_fragments: int, cached: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifests of many fragments are large, but neighbours are compared with each other."""
+    monkeypatch.setattr(cached_log, "MAX_CACHED_MANIFESTS", max_manifests)
+    monkeypatch.setattr(cached_log, "MAX_CACHED_FRAGMENTS", max_fragments)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
+    first = ds.table.manifest
+    for number in range(5):
+        ds = ds.append(pa.table({"id": [number]}))
+    log = CachedLog(ds.table.log, first)
+    manifests = {version: log.read(version) for version in range(1, 7)}
+    assert [len(manifest.fragments) for manifest in manifests.values()] == [0, 1, 2, 3, 4, 5]
+    assert list(log._manifests) == cached
+    assert log._num_fragments == sum(version - 1 for version in cached)
