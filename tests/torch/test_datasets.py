@@ -4,6 +4,7 @@ import copy
 import itertools
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,13 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from tests.recipes import need
 
 torch: Any = need("torch")
 
-from torch.utils.data import DataLoader  # noqa: E402  # skipped without torch
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402  # skipped ...
+from torch.utils.data import DataLoader  # noqa: E402  # ... without torch
 
 from lance_stream.torch import ChangeDataset, VersionDataset  # noqa: E402  # needs torch
 
@@ -69,9 +71,11 @@ def test_columns_become_tensors(uri: str) -> None:
 def test_nulls_in_numbers_are_refused(tmp_path: Path) -> None:
     """A null would become NaN or an arbitrary number without a word."""
     uri = str(tmp_path / "t")
-    lance_stream.create_dataset(uri, pa.table({"x": [1, None]}))
-    with pytest.raises(InvalidInputError, match="column 'x' has nulls"):
+    ds = lance_stream.create_dataset(uri, pa.table({"x": [1, None]}))
+    with pytest.raises(InvalidInputError, match=r"column 'x' has nulls.*Dataset.update"):
         next(iter(VersionDataset(uri)))
+    ds.update({"x": "0"}, "x IS NULL")
+    assert next(iter(VersionDataset(uri)))["x"].tolist() == [1, 0]
 
 
 def test_rows_come_once_in_table_order(uri: str) -> None:
@@ -106,6 +110,21 @@ def test_ranks_and_workers_share_the_rows(uri: str, num_workers: int) -> None:
     assert len(set(seen)) == len(seen)
     assert set(seen) <= set(LIVE)
     assert len(LIVE) - len(seen) < 3 * max(num_workers, 1)
+
+
+@pytest.mark.parametrize("create", [VersionDataset, partial(ChangeDataset, wait=False)])
+def test_spawned_workers_know_their_rank(uri: str, create: Any) -> None:
+    """A spawned worker has no process group, so all ranks would train on the same rows."""
+    torch.distributed.init_process_group("fake", rank=1, world_size=2, store=FakeStore())
+    try:
+        loader = DataLoader(
+            create(uri), batch_size=None, num_workers=1, multiprocessing_context="spawn"
+        )
+        share = ids_of(loader)
+        assert share == ids_of(create(uri, rank=1, world_size=2))
+        assert 0 < len(share) < len(LIVE)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_training_resumes_within_an_epoch(uri: str) -> None:
@@ -156,6 +175,93 @@ def test_workers_warn_of_a_repeated_epoch(
         list(dataset)
     assert "epoch 0 of" in caplog.text
     assert "call set_epoch" in caplog.text
+
+
+def worker_of(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch, worker_id: int = 0, num_workers: int = 1
+) -> Any:
+    """Return the copy of a dataset that a worker has, and let this process be that worker."""
+    worker = SimpleNamespace(id=worker_id, num_workers=num_workers)
+    monkeypatch.setattr("lance_stream.torch.get_worker_info", lambda: worker)
+    return copy.copy(dataset)  # which shares its tensors
+
+
+def test_workers_store_epochs_not_yet_begun(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader's state has workers that have returned nothing of the epoch but all of the last."""
+    dataset = VersionDataset(uri, seed=3, batch_rows=6)
+    with monkeypatch.context() as patch:
+        worker = worker_of(dataset, patch)
+        whole = [ids_of(worker)]
+    dataset.set_epoch(1)
+    with monkeypatch.context() as patch:
+        worker_of(dataset, patch)
+        batches = iter(worker)
+        state = worker.state_dict()
+        whole.append(ids_of(batches))
+        resumed = worker_of(VersionDataset(uri, batch_rows=6), patch)
+        resumed.load_state_dict(state)
+        assert ids_of(resumed) == whole[1] != whole[0]
+
+
+def test_set_epoch_ends_workers_states(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state stored at the end of an epoch would leave the workers without rows in the next."""
+    options: dict[str, Any] = {"seed": 3, "batch_rows": 6}
+    with monkeypatch.context() as patch:
+        worker = worker_of(VersionDataset(uri, **options), patch)
+        whole = ids_of(worker)
+        state = worker.state_dict()
+    for epoch, expected in ((None, []), (0, []), (1, LIVE)):
+        dataset = VersionDataset(uri, **options)
+        if epoch is not None:
+            dataset.set_epoch(epoch)
+        with monkeypatch.context() as patch:
+            resumed = worker_of(dataset, patch)
+            resumed.load_state_dict(state)
+            rest = ids_of(resumed)
+        assert sorted(rest) == expected
+        assert rest != whole
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_refuse_states_without_workers(
+    uri: str, monkeypatch: pytest.MonkeyPatch, num_workers: int
+) -> None:
+    """Each worker would skip as many rows as one process has returned, in each epoch again."""
+    dataset = VersionDataset(uri, batch_rows=6)
+    begin = dataset.state_dict()
+    next(iter(dataset))
+    for state, is_refused in ((begin, False), (dataset.state_dict(), True)):
+        dataset.load_state_dict(state)
+        for number in range(num_workers):
+            with monkeypatch.context() as patch:
+                worker = worker_of(dataset, patch, number, num_workers)
+                if is_refused:
+                    with pytest.raises(InvalidInputError, match="6 rows done by a process without"):
+                        iter(worker)
+                else:
+                    assert len(ids_of(worker)) == len(LIVE) // num_workers
+    assert len(ids_of(dataset)) == len(LIVE) - 6
+
+
+def test_states_without_workers_progress_are_refused(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state of the process that trains would begin the epoch again: rows are seen twice."""
+    datasets = VersionDataset(uri, batch_rows=6), ChangeDataset(uri, wait=False, max_rows=6)
+    for dataset in datasets:
+        begin = dataset.state_dict()
+        with monkeypatch.context() as patch:
+            worker = worker_of(dataset, patch)
+            next(iter(worker))
+            assert worker.state_dict() != begin
+        with pytest.raises(InvalidInputError, match="only they know how many rows"):
+            dataset.state_dict()
+        dataset.load_state_dict(begin)
+        assert dataset.state_dict() == begin
+    with monkeypatch.context() as patch:
+        next(iter(worker_of(datasets[0], patch)))
+    datasets[0].set_epoch(1)
+    assert datasets[0].state_dict()["epoch"] == 1
 
 
 def test_an_abandoned_pass_begins_again(uri: str) -> None:
@@ -231,6 +337,49 @@ def test_states_of_replaced_tables_are_refused(uri: str) -> None:
         next(iter(dataset))
 
 
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("rows_done", -6),
+        ("rows_done", len(LIVE) + 1),
+        ("rows_done", "6"),
+        ("epoch", None),
+        ("seed", -1),
+        ("version", None),
+    ],
+)
+def test_damaged_states_are_refused(uri: str, entry: str, value: Any) -> None:
+    """Rows would be repeated or skipped, or an error without a cause would end the first pass."""
+    dataset = VersionDataset(uri)
+    state = dataset.state_dict()
+    with pytest.raises(InvalidInputError, match=entry):
+        dataset.load_state_dict({**state, entry: value})
+    assert dataset.state_dict() == state
+
+
+@pytest.mark.parametrize("position", [None, 5, "gold", "{}"])
+def test_damaged_positions_are_refused(uri: str, position: Any) -> None:
+    """Without a position, all rows of the table would be read again."""
+    dataset = ChangeDataset(uri, wait=False)
+    state = dataset.state_dict()
+    with pytest.raises(CorruptDataError, match="is not a position"):
+        dataset.load_state_dict({**state, "position": position})
+    assert dataset.state_dict() == state
+
+
+def test_states_outlive_a_mount(uri: str) -> None:
+    """A job that is started again may find the table at another path."""
+    other = Path(uri).rename(f"{uri}2")
+    Path(uri).symlink_to(other)
+    for create in (VersionDataset, partial(ChangeDataset, wait=False)):
+        options: dict[str, Any] = {"columns": ["id"]}
+        dataset = create(uri, **options)
+        next(iter(dataset))
+        resumed = create(str(other), **options)
+        resumed.load_state_dict(dataset.state_dict())
+        assert ids_of(resumed) == []
+
+
 @pytest.mark.parametrize("state", [None, {}, {"uri": "t"}])
 def test_what_is_no_state_is_refused(uri: str, state: Any) -> None:
     """A checkpoint may have the state of another part of the training under this name."""
@@ -273,6 +422,19 @@ def test_changes_continue_at_a_position(uri: str) -> None:
     assert seen + ids_of(resumed) == [*LIVE, *range(500, 510)]
 
 
+def test_new_workers_warn_of_repeated_changes(
+    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker's position ends with the worker, and the next pass has all rows once more."""
+    dataset = ChangeDataset(uri, wait=False)
+    worker = worker_of(dataset, monkeypatch)
+    with caplog.at_level(logging.WARNING, "lance_stream.torch"):
+        assert [len(ids_of(worker)) for _ in range(2)] == [len(LIVE), 0]  # a persistent worker
+        assert not caplog.messages
+        assert len(ids_of(worker_of(dataset, monkeypatch))) == len(LIVE)
+    assert "persistent_workers=True" in caplog.text
+
+
 @pytest.mark.parametrize("columns", [["id"], ["id", "_change_type"]])
 def test_ranks_share_changes_by_row(uri: str, columns: list[str]) -> None:
     """The changes of one row stay together, in their order, whichever columns are selected."""
@@ -285,3 +447,26 @@ def test_ranks_share_changes_by_row(uri: str, columns: list[str]) -> None:
     shares = [ids_of(batches_of_rank) for batches_of_rank in batches]
     assert sorted(shares[0] + shares[1]) == LIVE
     assert min(map(len, shares)) > 0
+
+
+def test_ranks_read_selected_fields_only(tmp_path: Path) -> None:
+    """A rank that adds the row ids to its columns must not add the rest of a struct."""
+    uri = str(tmp_path / "t")
+    points = [{"x": number, "y": -number} for number in range(10)]
+    lance_stream.create_dataset(uri, pa.table({"id": range(10), "point": points}))
+    columns = ["point.x", "_change_type"]
+    for rank in range(2):
+        dataset = ChangeDataset(uri, rank=rank, world_size=2, wait=False, columns=columns)
+        (batch,) = dataset
+        assert list(batch) == ["point", "_change_type"]
+        assert set(map(len, batch["point"])) == {1}
+
+
+def test_a_pass_follows_renamed_columns(uri: str) -> None:
+    """A loop that reads the changes once an hour continues after a column was renamed."""
+    dataset = ChangeDataset(uri, wait=False)
+    assert "flag" in next(iter(dataset))
+    ds = lance_stream.open_dataset(uri).rename_columns({"flag": "is_even"})
+    ds.update({"is_even": "true"}, "id = 1")
+    (batch,) = dataset
+    assert batch["is_even"].tolist() == [False, True]
