@@ -233,7 +233,8 @@ class ChangeStream:
     async def __anext__(self) -> ChangeBatch:
         """Do the same as `__next__` without blocking other coroutines.
 
-        If the call is canceled, the next call returns its batch.
+        If the call is canceled, the next call returns its batch. Concurrent calls return different
+        batches; each records all batches before it as processed.
         """
         while not self._closed.is_set():
             was_ahead = self._next is not None
@@ -408,7 +409,9 @@ class ChangeStream:
         return self._next
 
     def _accept(self, request: Future[_Read | None]) -> ChangeBatch | None:
-        """Return the batch of a read; None if it has no rows."""
+        """Return the batch of a read; None if it has no rows, or a concurrent call returned it."""
+        if request is not self._next:
+            return None
         self._next = None
         batch = request.result()
         if batch is None:

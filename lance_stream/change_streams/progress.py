@@ -100,18 +100,19 @@ class ConsumerProgress:
         progress = (position.version, text)
         if self._consumer is None or position.version == 0 or progress == self._recorded:
             return
-        if position.is_snapshot:
-            if text is not None:
+        try:
+            if not position.is_snapshot:
+                record_progress(
+                    refs, self._consumer, position.version, position=text, skipped_from=skipped_from
+                )
+            elif text is not None:
                 protect_start(refs, self._consumer, position.version, position=text)
                 self._protected_version = position.version
-            return
-        try:
-            record_progress(
-                refs, self._consumer, position.version, position=text, skipped_from=skipped_from
-            )
         except NotFoundError as error:
-            # No data is lost: the reader only needs later versions.
+            # The reader only needs later versions; or the next batch of its snapshot reports why.
             _log.warning("could not store the progress of consumer %r: %s", self._consumer, error)
+        if position.is_snapshot:
+            return
         if self._protected_version or not self._recorded[0]:
             release_start(refs, self._consumer)
         self._recorded, self._protected_version = progress, 0

@@ -26,7 +26,7 @@ from lance_stream.errors import (
     NotFoundError,
     StoreUnavailableError,
 )
-from lance_stream.maintenance.consumers import list_consumers
+from lance_stream.maintenance.consumers import drop_consumer, list_consumers
 
 
 def rows(*ids: int, value: float = 1.0) -> pa.Table:
@@ -151,6 +151,20 @@ def test_cleanup_keeps_what_a_consumer_needs(ds: Dataset) -> None:
     assert ds.version not in {info.version for info in newer.versions()}
 
 
+def test_dropped_consumers_lose_their_snapshot(
+    ds: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cleanup removes the snapshot's version: the error names it, and not a tag."""
+    with ds.follow("trainer", wait=False, max_rows=2) as stream:
+        next(stream)
+        stream.commit()
+        drop_consumer(ds.table.refs, "trainer")
+        ds.append(rows(40)).cleanup(retain_versions=1)
+        with pytest.raises(NotFoundError, match="have been read as a snapshot, no longer exists"):
+            list(stream)
+    assert "could not store the progress of consumer 'trainer'" in caplog.text
+
+
 def test_missing_versions_are_an_error(ds: Dataset) -> None:
     """The changes of a cleaned-up version are unknown, so skipping it would lose rows."""
     position = next(ds.follow(wait=False, max_rows=1000)).position
@@ -248,6 +262,22 @@ def test_async_iteration_ends_without_waiting(ds: Dataset) -> None:
         return [batch async for batch in ds.follow(wait=False, max_rows=3)]
 
     assert asyncio.run(collect()) == list(ds.follow(wait=False, max_rows=3))
+
+
+def test_concurrent_calls_return_different_batches(ds: Dataset) -> None:
+    """Several tasks that take batches from one stream must not process the same rows."""
+
+    async def collect() -> list[Any]:
+        stream = ds.follow(wait=False, max_rows=2)
+
+        async def take() -> list[ChangeBatch]:
+            return [batch async for batch in stream]
+
+        return [batch for batches in await asyncio.gather(take(), take()) for batch in batches]
+
+    batches = sorted(asyncio.run(collect()), key=lambda batch: batch.position)
+    expected = list(ds.follow(wait=False, max_rows=2))
+    assert batches == sorted(expected, key=lambda batch: batch.position)
 
 
 def test_a_recreated_table_is_noticed(ds: Dataset, tmp_path: Any) -> None:

@@ -644,8 +644,8 @@ class TableFollower:
         return NotFoundError(
             f"version {position.last_version} of {self.uri}, up to which changes have been read, "
             "is not the version of that number that exists now: the table was deleted and "
-            "re-created, or restored from a copy. Start a new query, with a new checkpoint; or "
-            "follow without a position"
+            "re-created, or restored from a copy, or it is another table or branch. Start a new "
+            "query, with a new checkpoint; or follow without a position"
         )
 
     def _report_loss(self, problem: str, history: ExistingVersions, instead: str) -> None:
