@@ -70,7 +70,9 @@ class LanceSource(DataSource):
         """Yield Daft's tasks, in the order of a scan or of the feed."""
         names = pushdowns.columns
         if names is not None:  # Daft filters the rows of the tasks
-            names = list({*names, *pushdowns.filter_required_column_names()})
+            # the public method raises for conditions with functions
+            required = pushdowns._to_pypushdowns().filter_required_column_names()
+            names = list({*names, *(required or ())})
         for task in await asyncio.to_thread(self._read.tasks, None, names):
             yield _Task(task)
 

@@ -64,8 +64,12 @@ class LanceSource(Datasource):
                 schema=task.schema,
                 per_task_row_limit=per_task_row_limit,
             )
-            for task in self._read.tasks(parallelism)
+            for task in self._read.tasks(parallelism) or [self._no_rows()]
         ]
+
+    def _no_rows(self) -> ReadTask:
+        """Return a task without rows, from which Ray gets the columns."""
+        return ReadTask(self._read.schema, 0, partial(iter, ()))
 
 
 def _read_blocks(task: ReadTask) -> Iterator[pa.Table]:

@@ -41,6 +41,16 @@ def test_tasks_read_the_scanned_rows(
     assert old.to_pylist() == ds.checkout(1).to_table(["id"]).to_pylist()
 
 
+def test_filters_may_call_functions(ds: lance_stream.Dataset) -> None:
+    """A query that selects other columns needs those of its condition, whatever that computes."""
+    id_, name = daft.col("id"), daft.col("name")
+    for condition in (name.upper() == "N95", name.endswith("5") & ((id_ - 90).abs() == 5)):
+        for source, num_rows in ((version_source(ds.uri), 1), (change_source(ds.uri, 0), 3)):
+            matches = source.read().where(condition).select("id")
+            assert set(matches.to_pydict()["id"]) <= {85, 95}
+            assert matches.where(id_ == 95).count_rows() == num_rows
+
+
 def test_tasks_read_the_feed_rows(ds: lance_stream.Dataset) -> None:
     """A version is where a program continues."""
     source = change_source(ds.uri, 0, 2)

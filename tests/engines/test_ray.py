@@ -59,3 +59,11 @@ def test_tasks_read_the_feed_rows(ds: lance_stream.Dataset) -> None:
     rest = change_source(ds.uri, source.version, columns=["id"], filter="_change_type = 'delete'")
     assert [row["id"] for row in rows_of(rest)] == list(range(1, 100, 9))
     assert rows_of(change_source(ds.uri, rest.version)) == []
+
+
+def test_reads_without_rows_have_columns(ds: lance_stream.Dataset) -> None:
+    """A program that selects columns by the schema also does so if it finds nothing new."""
+    source = change_source(ds.uri, ds.version, columns=["id", "_change_type"])
+    rows = ray.data.read_datasource(source)
+    assert rows.schema().names == ["id", "_change_type"]
+    assert rows.take_all() == []
