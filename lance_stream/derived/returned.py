@@ -387,6 +387,6 @@ def _is_same_time(value: Any, stored: Any, kind: pa.DataType) -> bool:
     if isinstance(value, datetime) and pa.types.is_date(kind):
         is_midnight = value.time() == time() and not getattr(value, "nanosecond", 0)
         return is_midnight and bool(value.date() == stored)
-    if isinstance(value, datetime) and isinstance(stored, datetime):
-        return (value.tzinfo is None) == (stored.tzinfo is None) and bool(value == stored)
+    if isinstance(value, datetime):
+        return bool(value == stored)
     return getattr(value, "tzinfo", None) is None and bool(value == stored)

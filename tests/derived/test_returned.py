@@ -3,6 +3,7 @@
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_stream.derived.returned import as_outputs
+from lance_stream.derived.returned import _is_same, as_outputs
 from lance_stream.errors import InvalidInputError
 
 DAYS = np.array(["2020-01-01", "2020-01-02", "NaT"], "M8[D]")
@@ -392,3 +393,44 @@ def test_containers_do_not_change_values(value: Any, kind: pa.DataType, expected
     """A function may return its values one by one, or in lists, dicts and pairs."""
     for contain, kind_of_column, stored in CONTAINERS:
         assert returned(contain(value), kind_of_column(kind)) == [stored(expected)]
+
+
+@pytest.mark.parametrize(
+    ("value", "stored", "kind", "is_same"),
+    [
+        *((None, None, pa.int64(), True), (None, 0, pa.int64(), False)),
+        (1, None, pa.int64(), False),
+        *((1, 1, pa.int64(), True), (1, 2, pa.int64(), False)),
+        *((0.1, float(np.float32(0.1)), pa.float32(), True), (2, 3.0, pa.float64(), False)),
+        (float("inf"), float("inf"), pa.float64(), True),
+        *((1e300, float("inf"), pa.float32(), False), (float("inf"), 1.0, pa.float32(), False)),
+        (1.0, float("nan"), pa.float32(), False),
+        *(([1, 2], [1, 2], pa.list_(pa.int64()), True), ([1], [1, 2], pa.list_(pa.int64()), False)),
+        ([1, 2], [1, 3], pa.list_(pa.int64()), False),
+        *(({"a": 1}, [("a", 1)], MAP, True), ({"a": 1}, [("b", 1)], MAP, False)),
+        *(({"a": 1}, [("a", 2)], MAP, False), ({"a": 1, "b": 2}, [("a", 1)], MAP, False)),
+        *((FIRST, FIRST.date(), pa.date32(), True), (NOON, FIRST.date(), pa.date32(), False)),
+        (FIRST + timedelta(days=1), FIRST.date(), pa.date32(), False),
+        (pd.Timestamp(FIRST) + pd.Timedelta(1, "ns"), FIRST.date(), pa.date32(), False),
+        *((NOON, NOON, pa.timestamp("us"), True), (NOON, FIRST, pa.timestamp("us"), False)),
+        (NOON, NOON.replace(tzinfo=UTC), pa.timestamp("us", "UTC"), False),
+        (NOON.replace(tzinfo=UTC), NOON.replace(tzinfo=UTC), pa.timestamp("us", "UTC"), True),
+        (FIRST.date(), FIRST, pa.timestamp("us"), False),
+        *((time(1), time(1), pa.time64("us"), True), (time(1), time(2), pa.time64("us"), False)),
+        (time(1, tzinfo=UTC), time(1), pa.time64("us"), False),
+        (time(1, tzinfo=ZoneInfo("Europe/Berlin")), time(1), pa.time64("us"), False),
+        *(("a", b"a", pa.binary(), True), ("a", b"b", pa.binary(), False)),
+        *((b"a", "a", pa.string(), True), (b"a", "b", pa.string(), False)),
+        (bytearray(b"a"), b"a", pa.binary(), True),
+        (memoryview(b"a"), b"b", pa.binary(), False),
+        (memoryview(np.array([1], "<u2")), b"\1\0", pa.binary(), True),
+        ({"t": FIRST}, None, POINT_OF_TIME, False),
+        *((pd.NaT, None, pa.timestamp("us"), True), (pd.NA, None, pa.int64(), True)),
+        ("a", "a", pa.dictionary(pa.int8(), pa.string()), True),
+    ],
+)
+def test_only_rounding_may_change_values(
+    value: Any, stored: Any, kind: pa.DataType, is_same: bool
+) -> None:
+    """Arrow truncates many values silently, so each is compared with what is stored."""
+    assert _is_same(value, stored, kind) is is_same
