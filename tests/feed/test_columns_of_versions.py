@@ -11,8 +11,9 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
+from lance_stream.errors import InvalidInputError
 from lance_stream.feed.ancestry import Ancestry
-from lance_stream.feed.columns_of_versions import _source
+from lance_stream.feed.columns_of_versions import CHANGE_COLUMNS, _source, split_change_columns
 from lance_stream.feed.value_conversion import convert
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.fields import assign_ids
@@ -198,3 +199,15 @@ def test_structs_with_reordered_fields_are_rebuilt() -> None:
     ):
         source = _source(field, field, ids, 0)
         assert convert(array, source, arrow).to_pylist() == [expected]
+
+
+def test_all_columns_depend_on_the_version() -> None:
+    """A list of names would leave out the columns that a later version adds."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA)
+    changes = CHANGE_COLUMNS.names
+    assert split_change_columns(ds.table, None) == (None, changes)
+    assert split_change_columns(ds.table, ["x"]) == (["x"], changes)
+    assert split_change_columns(ds.table, ["x", changes[0]]) == (["x"], changes[:1])
+    assert split_change_columns(ds.table, []) == ([], changes)
+    with pytest.raises(InvalidInputError, match=f"'{changes[0]}' is selected twice"):
+        split_change_columns(ds.table, [changes[0], changes[0]])

@@ -18,10 +18,11 @@ from lance_stream.read import fragment
 from lance_stream.row_updates import in_place, in_place_costs
 from lance_stream.row_updates.in_place import fragments_that_stay
 from lance_stream.row_updates.in_place_costs import FragmentCosts
-from lance_stream.schema.fields import TOMBSTONED_ID
+from lance_stream.schema.fields import TOMBSTONED_ID, Field
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.fragments.fragment import LineageColumn
+from lance_stream.table.indices import IndexMetadata, encode_index_section
 from lance_stream.table.manifest import FragmentList
 from lance_stream.table.operations.rows import Update, UpdateMode
 from lance_stream.upsert import attempts
@@ -571,3 +572,23 @@ def test_moved_rows_keep_concurrent_updates(
         expected[number] |= {"price": -1.0}
     actual = {row["id"]: row for row in rows_of(changed) if row["id"] < 1000}
     assert actual == expected
+
+
+def test_columns_with_zones_do_not_stay(wide: lance_stream.Dataset) -> None:
+    """A zone map keeps the zones of old values, which queries would find."""
+    (price,) = (field for field in wide.table.schema.fields if field.name == "price")
+    (other,) = (field for field in wide.table.schema.fields if field.name == "id")
+
+    def fields_that_stay(index_field: Field | None, num_bytes: int = 0) -> tuple[Field, ...]:
+        details = ("/lance.index.pb.ZoneMapIndexDetails", b"")
+        manifest = wide.table.manifest
+        if index_field is not None:
+            index = IndexMetadata(bytes(16), (index_field.id,), "x", 1, details=details)
+            manifest = replace(manifest, index_section=encode_index_section([index]))
+        table = replace(wide.table, manifest=manifest)
+        return in_place.columns_that_may_stay(table, ["price"], ["price"], num_bytes)
+
+    assert fields_that_stay(None) == fields_that_stay(other) == (price,)
+    assert fields_that_stay(price) == ()
+    assert fields_that_stay(None, in_place._MAX_BYTES) == (price,)
+    assert fields_that_stay(None, in_place._MAX_BYTES + 1) == ()
