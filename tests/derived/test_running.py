@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import astuple
 
 import pytest
 
@@ -97,3 +98,10 @@ def test_nobody_waits_for_a_failed_query() -> None:
     with pytest.raises(DerivedFunctionError):
         query.wait_until_idle(40)
     assert time.monotonic() - start < 20
+
+
+def test_reports_of_no_round_are_empty() -> None:
+    """The rounds of a query are added to one, which would count rows that nobody computed."""
+    assert astuple(DerivedCommit()) == (None, *[0] * 9)
+    report = DerivedCommit(3, 2, 1, 9, 8, 1, 7, 6, 5, 4)
+    assert DerivedCommit() + report == report
