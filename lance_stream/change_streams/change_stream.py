@@ -43,6 +43,7 @@ from lance_stream.feed.intervals import (
 )
 from lance_stream.feed.rules import FeedRules
 from lance_stream.feed.selection import FeedSelection
+from lance_stream.feed.steps import check_has_feed
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.detached import check_is_attached
 from lance_stream.table.version_marks import mark_of
@@ -176,6 +177,7 @@ class ChangeStream:
 
     def __init__(self, table: TableVersion, rules: FollowRules) -> None:
         check_is_attached(table.version)
+        check_has_feed(table)  # before the consumer protects versions that it cannot read
         self._rules = rules
         self._selection = FeedSelection(table, rules.columns, rules.filter)
         self._follower = TableFollower(

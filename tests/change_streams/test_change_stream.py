@@ -25,6 +25,7 @@ from lance_stream.errors import (
     LanceStreamError,
     NotFoundError,
     StoreUnavailableError,
+    UnsupportedFeatureError,
 )
 from lance_stream.maintenance.consumers import drop_consumer, list_consumers
 
@@ -163,6 +164,15 @@ def test_dropped_consumers_lose_their_snapshot(
         with pytest.raises(NotFoundError, match="have been read as a snapshot, no longer exists"):
             list(stream)
     assert "could not store the progress of consumer 'trainer'" in caplog.text
+
+
+def test_consumers_need_row_ids() -> None:
+    """A consumer that can read nothing would keep all versions from cleanup."""
+    uri = f"memory://{uuid.uuid4()}/table"
+    ds = lance_stream.create_dataset(uri, rows(1, 2), stable_row_ids=False)
+    with pytest.raises(UnsupportedFeatureError, match="migrate_to_stable_row_ids"):
+        ds.follow("trainer")
+    assert list_consumers(ds.table.refs) == []
 
 
 def test_missing_versions_are_an_error(ds: Dataset) -> None:
