@@ -3,7 +3,6 @@
 import json
 import uuid
 from datetime import UTC, datetime
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,6 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, Dataset, InvalidInputError, NotFoundError
 from lance_stream.snapshot import tag_files
-from lance_stream.snapshot.tag_files import _as_tag
 from lance_stream.snapshot.timestamps import as_rfc3339
 from tests.commit.tables import make_environment
 
@@ -177,25 +175,3 @@ def test_other_files_are_not_tags(ds: Dataset) -> None:
 def test_times_omit_unneeded_digits(nanos: int, text: str) -> None:
     """Lance writes 0, 3, 6 or 9 digits, and equal moments should be equal texts."""
     assert as_rfc3339(nanos) == text
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ({"version": 1}, ""),
-        ({"version": 1, "branch": "main", "metadata": {"a": 1}}, ""),
-        *(({"version": value}, "does not state a version") for value in (0, -1, True, "1", 1.0)),
-        ({}, "does not state a version"),
-        ({"version": 1, "branch": 5}, "of the wrong type"),
-        ({"version": 1, "metadata": []}, "of the wrong type"),
-    ],
-)
-def test_damaged_tag_files_name_no_version(content: dict[str, Any], problem: str) -> None:
-    """A wrong version would be read without a word, or protected from cleanup."""
-    if problem:
-        with pytest.raises(CorruptDataError, match=f"the tag 'x' .*{problem}"):
-            _as_tag("x", content)
-        return
-    tag = _as_tag("x", content)
-    metadata = {key: str(value) for key, value in content.get("metadata", {}).items()}
-    assert (tag.version, tag.branch, tag.metadata) == (1, None, metadata)
