@@ -231,6 +231,14 @@ def test_sequences_differing_in_one_id_differ() -> None:
         decoded[0] = 1
 
 
+def test_sequences_equal_by_their_ids() -> None:
+    """The same ids may be stored in other segments."""
+    sequence = RowIdSequence.from_range(1, 3)
+    assert sequence == RowIdSequence.concat(map(RowIdSequence.from_array, ([1], [2])))
+    others = (RowIdSequence.from_range(1, 4), RowIdSequence.from_array([1, 3]), [1, 2])
+    assert all(sequence != other for other in others)
+
+
 def test_bitmaps_count_from_the_lowest_bit() -> None:
     """Lance does so, although the specification says otherwise; the bytes are Lance's."""
     # Ids 0 to 9 without 1, as Lance writes them.

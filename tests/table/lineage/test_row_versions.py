@@ -209,3 +209,15 @@ def test_invalid_offsets_and_lengths_are_refused() -> None:
         with pytest.raises(InvalidInputError):
             RowVersionSequence(lengths, versions)
     assert RowVersionSequence.from_array(np.array([], np.uint64)).num_rows == 0
+
+
+def test_sequences_differ_in_lengths_or_versions() -> None:
+    """An update that changes neither would leave the manifest as it is."""
+    sequence = RowVersionSequence([2, 1], [1, 2])
+    assert sequence == RowVersionSequence.from_array([1, 1, 2])
+    for other in (
+        RowVersionSequence([1, 2], [1, 2]),
+        RowVersionSequence([2, 1], [1, 3]),
+        [1, 1, 2],
+    ):
+        assert sequence != other
