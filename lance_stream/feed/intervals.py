@@ -130,11 +130,10 @@ def last_version(table: TableVersion, through: object) -> int:
             interval was made.
 
     Raises:
-        NotFoundError: There is no such tag.
-        InvalidInputError: It is none of them, or a tag of another branch; or all versions are newer
-            than the time.
         NotFoundError: There is no such tag; or versions that may have been committed by the time
             have been cleaned up.
+        InvalidInputError: It is none of them, or a tag of another branch; or all versions are newer
+            than the time.
     """
     if isinstance(through, datetime):
         return last_version_until(table, through)
