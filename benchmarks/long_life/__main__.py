@@ -1,7 +1,7 @@
 """The cost of a batch as a table's history grows: scattered upserts, lance-stream and pylance.
 
     python -m benchmarks.long_life [--rows 1000000] [--batches 120] [--updates 18000]
-                                   [--inserts 2000] [--keys ascending|random|strings]
+                                   [--inserts 2000] [--keys ascending|random|strings] [--vector 16]
                                    [--contenders ours pylance ours:20 ours:auto] [--window 20]
                                    [--json FILE] [--picture FILE] [--folder /dev/shm]
 
@@ -46,6 +46,9 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=18_000)
     parser.add_argument("--inserts", type=int, default=2_000)
     parser.add_argument("--keys", choices=KEY_KINDS, default="random")
+    parser.add_argument(
+        "--vector", type=int, default=0, help="floats per row; by default no vector"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--contenders", nargs="+", default=["ours", "pylance", "ours:20", "ours:auto"]
@@ -56,7 +59,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the tables are written")
     arguments = parser.parse_args()
     workload = Workload(
-        arguments.rows, arguments.updates, arguments.inserts, arguments.keys, arguments.seed
+        rows=arguments.rows,
+        updates=arguments.updates,
+        inserts=arguments.inserts,
+        keys=arguments.keys,
+        seed=arguments.seed,
+        vector=arguments.vector,
     )
     folder = Path(tempfile.mkdtemp(prefix="lance-stream-bench-", dir=arguments.folder))
     print(header(), flush=True)

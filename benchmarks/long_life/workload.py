@@ -1,7 +1,8 @@
 """The batches of a table's life: scattered updates and some inserts, the same for every contender.
 
-A row is a key, a float64 and a string of 8 characters. Row number n has the n-th key; a batch
-updates rows that are chosen at random among all before it, and inserts the next ones.
+A row is a key, a float64, a string of 8 characters and, if asked for, a vector. Row number n has
+the n-th key; a batch updates rows that are chosen at random among all before it, and inserts the
+next ones.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class Workload:
         inserts: Rows that a batch adds.
         keys: One of `KEY_KINDS`.
         seed: Of all random choices.
+        vector: The number of floats in a vector; 0 for no vector.
     """
 
     rows: int = 1_000_000
@@ -36,13 +38,17 @@ class Workload:
     inserts: int = 2_000
     keys: str = "random"
     seed: int = 0
+    vector: int = 0
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
         kind = pa.string() if self.keys == "strings" else pa.int64()
         key = pa.field("key", kind, nullable=False)
-        return pa.schema([key, ("value", pa.float64()), ("text", pa.string())])
+        columns = [key, pa.field("value", pa.float64()), pa.field("text", pa.string())]
+        if self.vector:
+            columns.append(pa.field("vector", pa.list_(pa.float32(), self.vector)))
+        return pa.schema(columns)
 
     def num_rows(self, batches: int) -> int:
         """Return how many rows the table has after some batches."""
@@ -79,7 +85,12 @@ class Workload:
     def _table(self, rows: Numbers, number: int) -> pa.Table:
         values = np.full(len(rows), float(number))
         texts = pa.array((rows * 7919 + number) % 100_000_000).cast(pa.string())
-        return pa.table([self._keys(rows), values, texts], schema=self.schema)
+        columns: list[pa.Array] = [self._keys(rows), pa.array(values), texts]
+        if self.vector:
+            random = np.random.default_rng((self.seed, number, 2))
+            floats = random.random(len(rows) * self.vector, np.float32)
+            columns.append(pa.FixedSizeListArray.from_arrays(floats, self.vector))
+        return pa.table(columns, schema=self.schema)
 
     def _keys(self, rows: Numbers) -> pa.Array:
         if self.keys == "ascending":

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from benchmarks.long_life.picture import draw
@@ -113,3 +114,12 @@ def test_long_life_measures_every_contender(tmp_path: Path) -> None:
         assert re.search(rf"^ +4 {name} ", process.stdout, re.MULTILINE), process.stdout
     assert measured["ours"][-1]["dead rows"] == 500
     assert measured["ours:2"][3]["fragments"] < measured["ours"][3]["fragments"]
+
+
+def test_rows_have_requested_vectors() -> None:
+    """A batch of rows with vectors has new ones, in the schema that creates the table."""
+    workload = Workload(rows=100, updates=9, inserts=1, vector=16)
+    batch = workload.batch(1)
+    assert batch.schema == workload.schema
+    assert batch.schema.field("vector").type == pa.list_(pa.float32(), 16)
+    assert batch["vector"] != workload.batch(2)["vector"]
