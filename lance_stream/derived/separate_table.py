@@ -10,6 +10,7 @@ the source to which its values belong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
+from lance_stream.schema.arrow_schemas import PRIMARY_KEY_METADATA
 from lance_stream.schema.column_paths import quote_path
+from lance_stream.schema.computed_columns import DECLARED
 from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
@@ -39,13 +42,29 @@ from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.drop_columns import drop_columns
 from lance_stream.verbs.create import create_table, plan_table
 
+_DECLARATIONS: Final = (PRIMARY_KEY_METADATA.encode(), DECLARED.encode(), b"computed_refresh.")
+"""The first characters of the keys in a column's metadata that declare what its table does."""
+
 
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
     """Return the columns of the separate table."""
     columns = source.arrow_schema
-    copied = [columns.field(name).with_nullable(True) for name in declaration.copy_columns]
+    copied = [_copied(columns.field(name)).with_nullable(True) for name in declaration.copy_columns]
     row_id = pa.field(SOURCE_ROW_ID, pa.int64(), nullable=False)
     return pa.schema([row_id, *copied, *declaration.written])
+
+
+def _copied(field: pa.Field) -> pa.Field:
+    """Return a column without what only the source declares: its primary key and computations."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_copied(kind.field(index)) for index in range(kind.num_fields)])
+    metadata = {
+        key: value
+        for key, value in (field.metadata or {}).items()
+        if not key.startswith(_DECLARATIONS)
+    }
+    return pa.field(field.name, kind, field.nullable, metadata)
 
 
 def open_target(

@@ -605,6 +605,24 @@ def test_separate_targets_follow_the_source(tmp_path: Path) -> None:
     assert lengths.status().is_current
 
 
+def test_copied_keys_are_ordinary_columns(tmp_path: Path) -> None:
+    """The sink declares the key of an upsert as the primary key, also in a struct; the target has
+    a key of its own.
+    """
+    key = pa.field("n", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
+    schema = SCHEMA.append(pa.field("part", pa.struct([key]), nullable=False))
+    uri, beside = str(tmp_path / "t.lance"), str(tmp_path / "lengths.lance")
+    parts = pa.array([{"n": 0}, {"n": 1}], schema.field("part").type)
+    ds = lance_stream.create_dataset(uri, schema, primary_key="id")
+    ds.append(rows(0, 2).append_column(schema.field("part"), parts))
+    copied = ["id", "part"]
+    derive(
+        uri, LENGTH, Lengths(), "text", function_version="1", target=beside, copy_columns=copied
+    ).run()
+    assert lengths_of(beside) == {0: 6, 1: 6}
+    assert lance_stream.open_dataset(beside).verify() == []
+
+
 def test_status_needs_no_target_table(tmp_path: Path) -> None:
     """Before the first run all rows are pending, and the table with the values does not exist."""
     beside = str(tmp_path / "lengths.lance")
