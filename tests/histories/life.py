@@ -400,10 +400,14 @@ class Line:
 
         def write() -> None:
             committed.add("rival")
-            if self.ours().version > self.newest:
-                self.advance(build, look=False)
-                committed.add("ours")
-            self.let_rival_write(rival)
+            try:
+                if self.ours().version > self.newest:
+                    self.advance(build, look=False)
+                    committed.add("ours")
+                self.let_rival_write(rival)
+            except DiedError:  # the attempt of a task died: the rival writes at the next call
+                committed.clear()
+                raise
             committed.discard("looked")
 
         def looking(store: LocalStore, folder: str, *arguments: Any) -> Any:
