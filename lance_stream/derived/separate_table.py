@@ -29,7 +29,7 @@ from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.scan import scan
 from lance_stream.schema.arrow_schemas import PRIMARY_KEY_METADATA
 from lance_stream.schema.column_paths import quote_path
-from lance_stream.schema.computed_columns import DECLARED
+from lance_stream.schema.computed_columns import DECLARED, PREFIXES
 from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
@@ -42,8 +42,8 @@ from lance_stream.verbs.columns.add_columns import add_missing_columns
 from lance_stream.verbs.columns.drop_columns import drop_columns
 from lance_stream.verbs.create import create_table, plan_table
 
-_DECLARATIONS: Final = (PRIMARY_KEY_METADATA.encode(), DECLARED.encode(), b"computed_refresh.")
-"""The first characters of the keys in a column's metadata that declare what its table does."""
+_NOT_COPIED: Final = tuple(key.encode() for key in (PRIMARY_KEY_METADATA, DECLARED, *PREFIXES))
+"""Prefixes of the metadata keys that state the role of a column in its own table."""
 
 
 def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
@@ -55,14 +55,14 @@ def schema_of(source: TableVersion, declaration: Declaration) -> pa.Schema:
 
 
 def _copied(field: pa.Field) -> pa.Field:
-    """Return a column without what only the source declares: its primary key and computations."""
+    """Return a column as an ordinary one, neither part of the primary key nor computed."""
     kind = field.type
     if pa.types.is_struct(kind):
         kind = pa.struct([_copied(kind.field(index)) for index in range(kind.num_fields)])
     metadata = {
         key: value
         for key, value in (field.metadata or {}).items()
-        if not key.startswith(_DECLARATIONS)
+        if not key.startswith(_NOT_COPIED)
     }
     return pa.field(field.name, kind, field.nullable, metadata)
 

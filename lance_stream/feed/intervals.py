@@ -117,7 +117,7 @@ def check_can_follow(uri: str, after: int, newest: int) -> None:
     if not 0 <= after <= newest:
         raise InvalidInputError(
             f"cannot follow {uri} after version {after}: its newest version is {newest}. "
-            "Start after a version from 0 (before the first one) to that"
+            "Start after version 0 (before the first one) or any version up to the newest"
         )
 
 

@@ -154,7 +154,7 @@ def read_ahead(
 
 
 def _unless_empty(batch: pa.RecordBatch, process: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch that has rows; then check that the reader goes on in the same process."""
+    """Yield a batch that has rows; then check that the reader continues in the same process."""
     if batch.num_rows:
         yield batch
         check_is_not_forked(process)

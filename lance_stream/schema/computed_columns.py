@@ -29,7 +29,7 @@ from lance_stream.schema.fields import Field, Schema
 
 DECLARED: Final = "computed_column"
 INPUTS: Final = "computed_column.inputs"
-_PREFIXES: Final = ("computed_column.", "computed_refresh.")
+PREFIXES: Final = ("computed_column.", "computed_refresh.")
 """The prefixes of the keys of a declaration, and of the state of a refresh."""
 
 
@@ -125,9 +125,7 @@ def _is_declared(metadata: Mapping[bytes, bytes]) -> bool:
 
 def _declaration(metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     return {
-        key: value
-        for key, value in metadata.items()
-        if key == DECLARED or key.startswith(_PREFIXES)
+        key: value for key, value in metadata.items() if key == DECLARED or key.startswith(PREFIXES)
     }
 
 

@@ -366,7 +366,7 @@ def test_limits_may_be_numpy_integers(ds: Dataset) -> None:
     """Limits are often computed, and a number of another type failed with the first batch."""
     limits = {"max_rows": np.int64(2), "max_bytes": np.uint32(1 << 20), "max_versions": np.int8(1)}
     for after, num_rows in ((None, ds.count_rows()), (0, ds.changes(0).read_all().num_rows)):
-        batches = list(ds.follow(after=after, wait=False, **limits))  # type: ignore[arg-type]
+        batches = list(ds.follow(after=after, wait=False, **limits))  # type: ignore[arg-type]  # of numpy
         assert max(batch.num_rows for batch in batches) == 2
         assert sum(batch.num_rows for batch in batches) == num_rows
 

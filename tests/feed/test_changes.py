@@ -168,7 +168,7 @@ def test_invalid_intervals_are_refused(ds: Dataset, interval: tuple[Any, ...], n
 def test_flags_must_be_booleans(ds: Dataset, name: str) -> None:
     """Options of Spark are texts, and the text "false" would count as true."""
     with pytest.raises(InvalidInputError, match=f"{name} must be True or False, not 'false'"):
-        ds.changes(0, **{name: "false"})  # type: ignore[arg-type]
+        ds.changes(0, **{name: "false"})  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_change_columns_are_selected_once(ds: Dataset) -> None:
