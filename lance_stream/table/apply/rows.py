@@ -167,7 +167,9 @@ def _with_new_row_versions(
 ) -> dict[int, Fragment]:
     """Return the fragments that were changed in place, with new versions of the changed rows.
 
-    If the operation does not list the rows, no row version is set, as in the reference.
+    If the operation does not list the rows, no row version is set, as in the reference. The
+    reference also sets none in a fragment without row versions, and the feed would omit its rows;
+    here the other rows get version 1, which is how missing row versions are read.
     """
     stamped: dict[int, Fragment] = {}
     if not has_stable_row_ids(start):
