@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_stream.arguments import as_names, as_number
+from lance_stream.arguments import as_flag, as_names, as_number
 from lance_stream.change_streams.change_stream import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -177,7 +177,8 @@ class Dataset:
             raise InvalidInputError(
                 f"limit must be a whole number of at least 1, not {limit!r:.200}"
             )
-        list_versions = row_counts.list_counted_versions if count_rows else history.list_versions
+        counts = as_flag("count_rows", count_rows)
+        list_versions = row_counts.list_counted_versions if counts else history.list_versions
         return list_versions(self.table, limit)
 
     def report(

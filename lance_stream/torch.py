@@ -29,7 +29,7 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from lance_stream.arguments import as_count, as_number
+from lance_stream.arguments import as_count, as_flag, as_number
 from lance_stream.change_streams.progress import parse_position
 from lance_stream.dataset import Dataset, open_dataset
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -244,7 +244,7 @@ class VersionDataset(_ShardedDataset):
         self._columns = columns
         self._batch_rows = as_count(batch_rows, "a batch has")
         self._chunk_rows = as_count(chunk_rows, "a chunk has")
-        self._is_even = is_even
+        self._is_even = as_flag("is_even", is_even)
         # The epoch, one past the last epoch that worker 0 completed, and whether the epoch is that
         # of `set_epoch`; shared with the workers.
         self._epochs = torch.zeros(3, dtype=torch.int64).share_memory_()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from lance_stream.arguments import as_flag
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError, OtherBatchError
 from lance_stream.expressions.predicates import parse_predicate
@@ -101,6 +102,7 @@ def replay_quarantine(
             location, or the location of a branch's quarantine is missing.
         CommitError: The rows were not committed, or another replay is running.
     """
+    as_flag("replace_existing", replace_existing)
     checks = None if expect is None else as_checks(expect)
     table, bad, location = open_both(uri, branch, quarantine, storage_options)
     unpublished = unpublished_files(table, bad)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from lance_stream.arguments import as_count, as_names
+from lance_stream.arguments import as_count, as_flag, as_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import (
     Expression,
@@ -168,11 +168,12 @@ def scan(
     blob_handling: str = BYTES,
 ) -> pa.RecordBatchReader:
     """Return the live rows of a version; see `Dataset.scan`."""
+    has_versions = as_flag("with_row_versions", with_row_versions)
     options = {
-        ROW_ID: with_row_id,
-        ROW_ADDRESS: with_row_address,
-        ROW_CREATED_AT_VERSION: with_row_versions,
-        ROW_LAST_UPDATED_AT_VERSION: with_row_versions,
+        ROW_ID: as_flag("with_row_id", with_row_id),
+        ROW_ADDRESS: as_flag("with_row_address", with_row_address),
+        ROW_CREATED_AT_VERSION: has_versions,
+        ROW_LAST_UPDATED_AT_VERSION: has_versions,
     }
     system_columns = tuple(name for name in READABLE_SYSTEM_COLUMNS if options[name])
     check_blob_handling(blob_handling)

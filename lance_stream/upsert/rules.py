@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from lance_stream.arguments import as_flag
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, with_fixed_time
 
@@ -87,6 +88,9 @@ class UpsertRules:
     history: HistoryRules | None = None
     when_matched: str = UPDATE
     when_not_matched: str = INSERT
+
+    def __post_init__(self) -> None:
+        as_flag("skip_unchanged", self.skip_unchanged)
 
 
 def check_conditions(when_matched: str | None, when_not_matched: str | None) -> None:

@@ -12,7 +12,7 @@ Differs: The reference lets a user change the metadata that determines how the v
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from lance_stream.arguments import as_mapping
+from lance_stream.arguments import as_flag, as_mapping
 from lance_stream.errors import InvalidInputError
 from lance_stream.file.encoding_options import check_encoding_options
 from lance_stream.schema.blobs import EXTENSION_METADATA_KEY
@@ -58,6 +58,7 @@ def update_metadata(
             "schema, update_metadata(schema={...}), or of columns, "
             "update_metadata(fields={'price': {'unit': 'EUR'}})"
         )
+    as_flag("replace", replace)
     of_table = None if entries is None else _map_update("the table's metadata", entries, replace)
     of_schema = None if schema is None else _map_update("the schema's metadata", schema, replace)
     of_fields = {} if fields is None else fields

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_stream.arguments import as_mapping, as_names
+from lance_stream.arguments import as_flag, as_mapping, as_names
 from lance_stream.commit.committer import NothingToCommit
 from lance_stream.commit.opening import open_log
 from lance_stream.commit.version_log import VersionLog
@@ -111,7 +111,10 @@ def plan_table(
         None,
         Overwrite((), tree, config_upserts=check_config({} if config is None else config)),
         Commit(timestamp_nanos=0),
-        Creation(DataFormat("lance", version.manifest_name), stable_row_ids=stable_row_ids),
+        Creation(
+            DataFormat("lance", version.manifest_name),
+            stable_row_ids=as_flag("stable_row_ids", stable_row_ids),
+        ),
     )
     return TableVersion(
         uri=os.fspath(uri),

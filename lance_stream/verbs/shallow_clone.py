@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from lance_stream.arguments import as_flag
 from lance_stream.commit.cloning import CloneSource, publish_clone, start_clone
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
@@ -48,6 +49,7 @@ def shallow_clone(
     tag_source: bool = True,
 ) -> TableVersion:
     """Clone a version; see `Dataset.shallow_clone`."""
+    as_flag("tag_source", tag_source)
     start = table if version is None else checkout(table, version)
     if not start.version:
         raise NotFoundError(f"there is no table at {table.uri} to clone")

@@ -1,6 +1,7 @@
 """Arguments of the wrong kind: each is refused by an error of ours, and leaves no file."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ ROWS = pa.table({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]})
 NO_NAMES = [0, 1.5, True, b"id", [None], [1], {"id": "x + 1"}, object(), [["id"]]]
 NO_TEXTS = [0, 1.5, True, b"id", ["id"], {"id": 1}, {"id"}, object(), "", " "]
 NO_MAPPINGS = [None, 0, True, "id", b"id", ["id"], [("id", "1")], {1: "id"}, {None: "1"}, object()]
+NO_FLAGS = [None, 0, 1, "false", "True", b"1", [], ["x"], object()]
 NO_NUMBERS = [None, 0, -1, 1.5, 1.0, float("nan"), True, "1", b"1", [1], {"a": 1}, object()]
 
 REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
@@ -46,6 +48,23 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
     "tag of a version": (lambda ds, value: ds.tags.create("a", value), NO_NUMBERS[1:-5]),
     "tag that moves": (lambda ds, value: ds.tags.update(value, 1), [None, *NO_TEXTS]),
     "tag that goes": (lambda ds, value: ds.tags.delete(value), [None, *NO_TEXTS]),
+    "versions": (lambda ds, value: ds.versions(count_rows=value), NO_FLAGS),
+    "verify": (lambda ds, value: ds.verify(deep=value), NO_FLAGS),
+    "scan of row ids": (lambda ds, value: ds.scan(with_row_id=value), NO_FLAGS),
+    "scan of addresses": (lambda ds, value: ds.scan(with_row_address=value), NO_FLAGS),
+    "scan of versions": (lambda ds, value: ds.scan(with_row_versions=value), NO_FLAGS),
+    "changes of a flag": (lambda ds, value: ds.changes(0, pre_images=value), NO_FLAGS),
+    "follow": (lambda ds, value: ds.follow(wait=value), NO_FLAGS),
+    "upsert skip": (lambda ds, value: ds.upsert(ROWS, "id", skip_unchanged=value), NO_FLAGS),
+    "update_metadata": (lambda ds, value: ds.update_metadata({}, replace=value), NO_FLAGS),
+    "clone": (lambda ds, value: ds.shallow_clone(f"{ds.uri}-2", tag_source=value), NO_FLAGS),
+    "optimize_indices": (lambda ds, value: ds.optimize_indices(retrain=value), NO_FLAGS),
+    "cleanup": (lambda ds, value: ds.cleanup("0s", dry_run=value), NO_FLAGS),
+    "cleanup of all": (lambda ds, value: ds.cleanup(delete_unverified=value), NO_FLAGS),
+    "replay": (
+        lambda ds, value: lance_stream.replay_quarantine(ds.uri, replace_existing=value),
+        NO_FLAGS,
+    ),
     "options": (lambda ds, value: lance_stream.open_dataset(ds.uri, None, value), NO_MAPPINGS[1:]),
     "location": (
         lambda _, value: lance_stream.open_dataset(value),
@@ -66,8 +85,14 @@ def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("argument", ["file_version", "primary_key", "config"])
-@pytest.mark.parametrize("value", [0, 1.5, True, b"a", [None], [1], ...], ids=repr)
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        *product(["file_version", "primary_key", "config"], [0, 1.5, True, b"a", [None], [1], ...]),
+        *product(["stable_row_ids"], NO_FLAGS[:-1]),
+    ],
+    ids=repr,
+)
 def test_invalid_arguments_create_no_table(argument: str, value: Any, tmp_path: Path) -> None:
     """A folder that was half created would block the corrected call."""
     with pytest.raises(InvalidInputError):

@@ -37,6 +37,7 @@ Differs: The reference deletes manifests and data files in no particular order, 
 from collections import Counter
 from dataclasses import replace
 
+from lance_stream.arguments import as_flag
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.maintenance.cleanup.commits_in_progress import CommitsInProgress
 from lance_stream.maintenance.cleanup.file_work import LOCAL, FileWork
@@ -99,6 +100,7 @@ def cleanup(
         OSError: Something could not be listed or read. Versions may have been removed, but no file
             that a remaining version needs.
     """
+    as_flag("dry_run", is_dry_run)
     table = _as_its_branch(table)
     check_is_attached(table.version)
     check_references(table.refs)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from lance_stream.arguments import as_flag
 from lance_stream.durations import parse_age
 from lance_stream.errors import InvalidInputError
 
@@ -33,6 +34,7 @@ class CleanupRules:
     expire_consumers: timedelta | None = None
 
     def __post_init__(self) -> None:
+        as_flag("delete_unverified", self.delete_unverified)
         if self.older_than is not None and self.older_than < timedelta(0):
             raise InvalidInputError(f"versions cannot be older than {self.older_than}")
         number = self.retain_versions

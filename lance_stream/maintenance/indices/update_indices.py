@@ -13,7 +13,7 @@ Source: transaction.proto; measured on the reference.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lance_stream.arguments import as_names
+from lance_stream.arguments import as_flag, as_names
 from lance_stream.commit.committer import POLICY
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import (
@@ -79,6 +79,7 @@ def update_indices(
         IndexBuildError: pylance could not build some indices; the others are committed.
         CommitError: Every attempt conflicted with other commits.
     """
+    as_flag("retrain", retrain)
     requested = None if names is None else as_names(names, "names")
     check_pylance()
     check_may_write(table.manifest)

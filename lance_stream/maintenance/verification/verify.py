@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from lance_stream.arguments import as_flag
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
 from lance_stream.maintenance.verification.verify_values import invalid_values
@@ -74,6 +75,7 @@ def verify(
         deep: Whether all values are read and decoded, too, as the rule `VALUES`.
         watch: Called with the share of the values that have been read, from 0 to 1.
     """
+    as_flag("deep", deep)
     clear_hidden_columns()  # the files are verified, not caches of their contents
     clear_deleted_offsets()
     findings: list[Finding] = []
