@@ -207,11 +207,11 @@ class _Parser:
 
     def _unexpected(self, missing: str | None = None) -> InvalidInputError:
         token = self._token
-        before = self._tokens[self._next - 1] if self._next else None
-        context = "" if before is None else self._text[before.start : before.stop]
-        if missing is not None and before is not None:
+        before = self._tokens[max(self._next - 1, 0)]
+        context = self._text[before.start : before.stop]
+        if missing is not None:
             problem = f"{missing!r} is missing after {context!r}, at character {before.stop}"
-        elif token.kind is Kind.END and before is not None:
+        elif token.kind is Kind.END and self._next:
             problem = f"the expression is incomplete after {context!r}, at character {before.stop}"
         else:
             word = self._text[token.start : token.stop]

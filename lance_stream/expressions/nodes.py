@@ -341,7 +341,7 @@ def operands_of(node: And | Or) -> list[Node]:
     pending: list[Node] = [node]
     while pending:
         part = pending.pop()
-        if isinstance(part, And | Or) and type(part) is type(node):
+        if isinstance(part, type(node)):
             pending += [part.right, part.left]
         else:
             operands.append(part)

@@ -65,6 +65,7 @@ STORED = to_arrow(
         ("texts[0] = 'x'", "texts[0]"),
         ("array_contains(texts, 'x')", "texts"),
         ("m['k'] = 'x'", "m['k']"),
+        ("get_json_object(s, '$') = 'x'", "s"),
     ],
 )
 def test_json_values_are_refused_by_name(text: str, part: str) -> None:
@@ -96,7 +97,7 @@ def test_json_is_no_second_argument(text: str) -> None:
             parse(text, STORED)
 
 
-@pytest.mark.parametrize("text", ["s.q IS NULL", "items[0].q = 1", "(s).q = 1"])
+@pytest.mark.parametrize("text", ["s.q IS NULL", "items[0].q = 1", "(s).q = 1", "(id).q = 1"])
 def test_absent_parts_beside_json_are_named(text: str) -> None:
     """A misspelled part of a struct is the user's error, whatever its other parts are."""
     for parse in (parse_predicate, parse_value):

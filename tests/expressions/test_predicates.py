@@ -1,5 +1,6 @@
 """SQL predicates: which rows they choose, when they are null, and what is refused."""
 
+import re
 import sqlite3
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.evaluation import rules
+from lance_stream.expressions.nodes import path_of
 from lance_stream.expressions.predicates import (
     columns_of,
     evaluate_predicate,
@@ -354,6 +356,21 @@ def test_ambiguous_syntax_is_refused() -> None:
     """Older versions of the parser take the keyword for a column."""
     with pytest.raises((InvalidInputError, NotFoundError), match=r"(?i)symmetric"):
         parse_predicate("a BETWEEN SYMMETRIC 2 AND 1", pa.schema([("a", pa.int64())]))
+
+
+@pytest.mark.parametrize("text", [5, None, True, "", " \n"])
+def test_only_texts_are_expressions(text: Any) -> None:
+    """A number or an empty option must not be a condition."""
+    with pytest.raises(InvalidInputError, match=re.escape(f"'NULL', not {text!r}")):
+        parse_expression(text)
+
+
+def test_other_nodes_are_no_paths() -> None:
+    """A caller that forgets to ask would read another column."""
+    assert path_of(parse_expression("a.b.c").node) == ("a", "b", "c")
+    for text in ("(a).b", "a + 1", "a[0].b"):
+        with pytest.raises(InvalidInputError):
+            path_of(parse_expression(text).node)
 
 
 def test_missing_columns_list_the_existing_ones() -> None:

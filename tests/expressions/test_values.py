@@ -332,6 +332,69 @@ VALUES = {
     "st.part || st['part']": "qq",
     "array(1, i)": [1, 7],
     "v[1]": 2.0,
+    # NULL as any argument of a function of another type
+    **dict.fromkeys(
+        (
+            "upper(NULL)",
+            "trim(NULL)",
+            "TRIM(CAST(NULL AS string) FROM s)",
+            "length(NULL)",
+            "contains(s, NULL)",
+            "contains(s, CAST(NULL AS string))",
+            "s RLIKE CAST(NULL AS string)",
+            "get_json_object(NULL, '$')",
+            "get_json_object(s, CAST(NULL AS string))",
+            "get_json_object(CAST(NULL AS string), '$')",
+            "round(CAST(NULL AS double))",
+            "date_trunc('day', NULL)",
+            "trunc(NULL, 'year')",
+            "nullif(NULL, i)",
+            "nullif(NULL, NULL)",
+            "NULL = i",
+            "u = CAST(NULL AS int)",
+            "u * nullif(u, u)",
+            "abs(CAST(nullif(i, 7) AS decimal(38)))",
+            "array_contains(array(NULL), 1)",
+            "CAST(CAST('nan' AS double) AS decimal)",
+            "CAST(CAST('-inf' AS double) AS decimal)",
+        )
+    ),
+    "nullif(i, NULL)": 7,
+    # floats keep their size, and texts of floats their sign
+    "f * f": 0.010000000707805157,
+    "array_contains(array(f), 0.1D)": False,
+    "array_contains(array(0.1D), f)": False,
+    "array_contains(array(16777217), CAST(16777216 AS float))": True,
+    "CAST(CAST('-inf' AS double) AS string)": "-Infinity",
+    "CAST(CAST('inf' AS double) AS string)": "Infinity",
+    "CAST(CAST('1e39' AS float) AS string)": "Infinity",
+    "CAST('0.1' AS float)": 0.10000000149011612,
+    "CAST(2e-323 AS string) || CAST(1e-5 AS string)": "2.0E-3231.0E-5",
+    "CAST(round(CAST('nan' AS double)) AS string)": "NaN",
+    "CAST(round(CAST('inf' AS double)) AS string)": "Infinity",
+    "CAST(round(-0.0e0) AS string) || CAST(round(-0.0e0, 1) AS string)": "0.00.0",
+    "CAST(round(-0.04e0, 1) AS string)": "0.0",
+    "round(0.15e0, 2)": 0.15,
+    "round(p, 2)": Decimal("2.55"),
+    "round(-p)": Decimal(-3),
+    "round(i, 0)": 7,
+    # the limits of types
+    "CAST('-128' AS tinyint)": -128,
+    "CAST('127' AS tinyint)": 127,
+    "1e2BD": Decimal(100),
+    # dates and times of each other's type
+    "CAST(DATE '2024-02-29' AS timestamp)": datetime(2024, 2, 29, tzinfo=UTC),
+    "CAST(day AS date)": date(2024, 2, 29),
+    "'2024-02-29' = day": True,
+    "'2024-02-29 12:30:15.12' = at": True,
+    "CAST(at AS timestamp_ntz) = '2024-02-29 12:30:15.12'": True,
+    "trunc(at, 'month')": date(2024, 2, 1),
+    # words and quotes
+    "!(i = 7)": False,
+    "'(' || ')'": "()",
+    "'a\"\"b\\n'": 'a""b\n',
+    "size(array(1, 2))": 2,
+    "st['part']": "q",
     # names and literals
     "I + BIG - `i`": 2**53 + 1,
     "ST.Part": "q",
@@ -386,9 +449,23 @@ def test_values_ignore_other_rows(text: str) -> None:
         ("coalesce(p, i)", pa.decimal128(12, 2)),
         ("nullif(i, 8)", pa.int32()),
         ("coalesce(day, NULL)", pa.date32()),
+        ("array(f, CAST(i AS float))[0]", pa.float32()),
+        ("f * f", pa.float32()),
+        ("round(i)", pa.int32()),
+        ("round(i, 0)", pa.int32()),
+        ("round(i, -1)", pa.int64()),
+        ("-CAST(5 AS int)", pa.int64()),
+        ("-5S", pa.int16()),
+        ("p + i", pa.decimal128(13, 2)),
+        ("p + size(l)", pa.decimal128(13, 2)),
+        ("p + big", pa.decimal128(23, 2)),
+        ("p + 7", pa.decimal128(11, 2)),
+        ("p + (NULL + i)", pa.decimal128(13, 2)),
+        ("p + coalesce(NULL, 7)", pa.decimal128(13, 2)),
+        ("p + length(s)", pa.decimal128(13, 2)),
     ],
 )
-def test_coalesce_and_nullif_have_common_type(text: str, arrow: pa.DataType) -> None:
+def test_results_have_types_of_spark(text: str, arrow: pa.DataType) -> None:
     """A column that is added by an expression has the expression's type."""
     assert evaluate(parse_value(text, SCHEMA), BATCH).type == arrow
 
@@ -398,6 +475,12 @@ def test_coalesce_and_nullif_have_common_type(text: str, arrow: pa.DataType) -> 
     ("text", "why"),
     [
         ("1 / (i - 7)", "division by zero"),
+        ("abs(1 / (i - 7))", "division by zero"),
+        ("i > 0 AND 1 / (i - 7) > 0", "division by zero"),
+        ("coalesce(n, CAST(1 / (i - 7) AS string))", "division by zero"),
+        ("CAST('128' AS tinyint)", "'128' is not a int8"),
+        ("CAST('-129' AS tinyint)", "'-129' is not a int8"),
+        ("-CAST(i + 121 AS tinyint)", "128 not in range"),
         ("1e0 % (i - 7)", "division by zero"),
         ("1 / (i - 7) + CAST(n AS int)", "division by zero"),
         ("CAST('2024-03-01 06:30:15+18:01' AS timestamp)", "is not a time"),
@@ -428,6 +511,13 @@ def test_impossible_results_are_errors(text: str, why: str) -> None:
         value_of(text)
 
 
+def test_nested_failures_are_computed_once() -> None:
+    """A second attempt at each level would take exponential time."""
+    text = "i + (" * 40 + "1 / (i - 7)" + ")" * 40
+    with pytest.raises(InvalidInputError, match="division by zero"):
+        value_of(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -439,6 +529,8 @@ def test_impossible_results_are_errors(text: str, why: str) -> None:
         "coalesce(i, 1 / (i - 7)) = 7",
         "nullif(i, 7) = CAST(s AS int)",
         "NULL IN (CAST(s AS int))",
+        "i <> 7 AND 1 / (i - 7) = NULL",
+        "i <> 7 AND l[i] = NULL",
     ],
 )
 def test_irrelevant_operands_do_not_fail(text: str) -> None:
@@ -452,6 +544,21 @@ def test_irrelevant_operands_do_not_fail(text: str) -> None:
     [
         ("i = '7'", "compares int32 with string"),
         ("s LIKE n", "string literal as its pattern"),
+        ("s LIKE 7", "string literal as its pattern"),
+        ("day = s", r"compares date32\[day\] with string"),
+        ("s = day", r"compares string with date32\[day\]"),
+        ("s = at", "compares string with timestamp"),
+        ("-'5' < 0", "calculates with string"),
+        ("-CAST(128 AS tinyint) < 0", "128 not in range"),
+        ("2 DIV f", "divides floats"),
+        ("p = '2'", "compares decimal128"),
+        ("l || s", "concatenates list"),
+        ("st[s]", "takes a list, not struct"),
+        ("(i).part", "names 'part', which is not the name of exactly one field of int32"),
+        ("date_trunc(5, at)", "truncates to 5"),
+        ("date_trunc(NULL, at)", "truncates to None"),
+        ("s RLIKE '(a$|b)\n'", r"a '\$' within"),
+        ("s RLIKE 'a$b|c'", r"a '\$' within"),
         (r"s LIKE 'a\\b'", "an escape character before 'b'"),
         (r"s RLIKE '\\bS'", "in its pattern"),
         ("s RLIKE '(?i)s'", "in its pattern"),
@@ -536,6 +643,19 @@ def test_irrelevant_operands_do_not_fail(text: str) -> None:
         ("s LIKE 'a/b' ESCAPE '/'", "an escape character before 'b'"),
         ("CAST(at AS timestamp_ntz) = '2024-02-29 12:30:15+01:00'", "which has a zone"),
         # texts that are no expression
+        ("/* nothing */", "unexpected '' at character 14"),
+        ("= 7", "unexpected '=' at character 1"),
+        ("i = 7 /* open", "a quote or comment is not closed at character 7"),
+        ("i = 'open", "a quote or comment is not closed at character 5"),
+        ("i = 7 ?", "unexpected '[?]' at character 7"),
+        ("i BETWEEN SYMMETRIC 1 AND 2", "BETWEEN SYMMETRIC is not supported"),
+        ("i BETWEEN ASYMMETRIC 1 AND 2", "BETWEEN ASYMMETRIC is not supported"),
+        ("s LIKE 'a' ESCAPE 5", "unexpected '5'"),
+        ("i 'x'", "unexpected \"'x'\" at character 3"),
+        ("abs '(' i)", "unexpected \"'\\('\" at character 5"),
+        ("now(1) > at", "has 1 arguments, which now does not accept"),
+        ("CAST(i AS decimal('10'))", r"'\)' is missing after '\('"),
+        ("CAST(i AS decimal(1.5))", r"'\)' is missing after '\('"),
         ("i IN ()", "has an empty list"),
         ("i NOT = 7", "unexpected '='"),
         ("i NOT 7", "unexpected '7'"),
@@ -569,7 +689,7 @@ def test_irrelevant_operands_do_not_fail(text: str) -> None:
         ("i =", "the expression is incomplete"),
         ("CASE WHEN TRUE THEN 1 END", "CASE is not supported"),
         ("i = 1 OR (i = 2", "'[)]' is missing"),
-        ("i = 7 " + " " * (1 << 20), "characters"),
+        ("i = 7".ljust((1 << 20) + 1), "has 1048577 characters"),
     ],
 )
 def test_unmatchable_values_are_refused_without_rows(text: str, why: str) -> None:
@@ -594,6 +714,14 @@ def test_unmatchable_values_are_refused_without_rows(text: str, why: str) -> Non
         ("late > ns", True),
         ("ns < late", True),
         ("late > day", True),
+        ("ns < far", True),
+        ("far > ns", True),
+        ("ns < '9999-12-31'", True),
+        ("ns = '2024-02-29 12:00:00.000000001'", True),
+        ("ns = '2024-02-29 12:00:00.000000002'", False),
+        ("CAST(s AS string) = '2024-02-29 12:00:00'", True),
+        ("CAST(ms AS string) = '2024-02-29 12:00:00'", True),
+        ("CAST(ns AS string) = '2024-02-29 12:00:00.000000001'", True),
         ("zone = s", True),
     ],
 )
@@ -608,6 +736,7 @@ def test_times_of_all_units_compare_exactly(text: str, is_true: bool) -> None:
             "late": pa.array([datetime(9999, 12, 31)], pa.timestamp("s")),
             "zone": pa.array([noon * 10**6], pa.timestamp("us", "Europe/Berlin")),
             "day": pa.array([date(2024, 2, 29)], pa.date32()),
+            "far": pa.array([date(9999, 12, 31)], pa.date32()),
             "days": pa.array([date(2024, 2, 29)], pa.date64()),
         }
     )
@@ -621,11 +750,17 @@ def test_times_of_all_units_compare_exactly(text: str, is_true: bool) -> None:
         ("trim(leading.part)", "y"),
         ("trim(LEADING FROM both)", "x "),
         ("trim(TRAILING 'y ' FROM leading.part)", ""),
+        ("`NOT`", " n "),
+        ("(leading)['PART']", " y "),
+        ("(leading)['twin']", "t"),
+        ("(leading)['TWIN']", "T"),
+        ("(leading).twin", "t"),
     ],
 )
 def test_columns_may_be_named_like_keywords(text: str, expected: str) -> None:
     """The words of TRIM are not reserved in Spark."""
-    batch = pa.record_batch({"both": pa.array([" x "]), "leading": pa.array([{"part": " y "}])})
+    parts = {"part": " y ", "twin": "t", "TWIN": "T"}
+    batch = pa.record_batch({"both": [" x "], "leading": pa.array([parts]), "NOT": [" n "]})
     assert evaluate(parse_value(text, batch.schema), batch)[0].as_py() == expected
 
 
@@ -642,6 +777,11 @@ def test_names_resolve_unless_case_is_ambiguous() -> None:
         parse_predicate("ID = 1", schema, exact=True)
     nested = pa.schema([("S", pa.struct([("Part", pa.int32())]))])
     assert bind("s.part = 1", nested).text == "`S`.`Part` = 1"
+    twins = pa.schema([("st", pa.struct([("twin", pa.int8()), ("TWIN", pa.int8())]))])
+    with pytest.raises(InvalidInputError, match="'Twin', which is not the name of exactly one"):
+        parse_value("(st).Twin", twins)
+    with pytest.raises(InvalidInputError, match="'id'"):
+        parse_value("id", pa.schema([("id", pa.int32()), ("id", pa.int64())]))
     with pytest.raises(NotFoundError, match=r"no column 'Other' in 'S'.*there are: Part"):
         parse_predicate("s.Other = 1", nested)
 
@@ -659,11 +799,62 @@ def test_fallible_casts_are_judged_per_row() -> None:
         assert values.to_pylist() == expected
 
 
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        (
+            "timestamp",
+            [
+                datetime(2024, 2, 29, 12, tzinfo=UTC),
+                None,
+                None,
+                datetime(2024, 1, 1, tzinfo=UTC),
+                None,
+            ],
+        ),
+        ("timestamp_ntz", [datetime(2024, 2, 29, 12), None, None, datetime(2024, 1, 1), None]),
+        ("date", [date(2024, 2, 29), date(2024, 2, 29), None, date(2024, 1, 1), None]),
+    ],
+)
+def test_texts_of_a_column_become_times(target: str, expected: list[Any]) -> None:
+    """A text with a zone is no time without one; what is no time is null only in try_cast."""
+    texts = ["2024-02-29 12:00:00", "2024-02-29 12:00:00+02:00", None, "2024", "x"]
+    if target == "timestamp":
+        expected[1] = datetime(2024, 2, 29, 10, tzinfo=UTC)
+    batch = pa.record_batch({"t": texts})
+    value = parse_value(f"try_cast(t AS {target})", batch.schema)
+    assert evaluate(value, batch).to_pylist() == expected
+    strict = parse_value(f"CAST(t AS {target})", batch.schema)
+    for text, result in zip(texts, expected, strict=True):
+        row = pa.record_batch({"t": pa.array([text], pa.string())})
+        if text is None or result is not None:
+            assert evaluate(strict, row).to_pylist() == [result]
+        else:
+            with pytest.raises(InvalidInputError, match=r"is not a (time|date)"):
+                evaluate(strict, row)
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("precision", "target", "expected"),
+    [(18, "int", 4), (18, "bigint", 4), (19, "int", 5), (19, "bigint", 4), (19, "tinyint", 5)],
+)
+def test_long_decimals_become_doubles_first(precision: int, target: str, expected: int) -> None:
+    """Spark casts decimals of more than 18 digits to less than 64 bits by a double."""
+    number = Decimal("4." + "9" * (precision - 1))
+    batch = pa.record_batch({"p": pa.array([number], pa.decimal128(precision, precision - 1))})
+    value = parse_value(f"CAST(p AS {target})", batch.schema)
+    assert evaluate(value, batch).to_pylist() == [expected]
+
+
 def test_a_statement_has_one_current_time() -> None:
     """Workers parse the expression again, at different times."""
     schema = pa.schema([("at", pa.timestamp("us", "UTC"))])
     bound = parse_predicate("at < current_timestamp AND current_date() > '2020-01-01'", schema)
     assert "current" not in bound.text
+    assert bind("localtimestamp", schema).text.startswith("TIMESTAMP_NTZ '")
+    assert bind("current_timestamp", schema).text.startswith("TIMESTAMP_LTZ '")
     assert parse_predicate(bound.text, schema).text == bound.text
     with pytest.raises(InvalidInputError, match="is the current time, which would differ"):
         parse_predicate("at < now()", schema, exact=True)

@@ -187,7 +187,6 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
             return _fitted(number, target)
 
         return _map_values(_stripped(value), read_decimal, target)
-    size = np.float32 if target == pa.float32() else np.float64
 
     def read_float(text: str) -> float:
         plain = text.lower()
@@ -197,15 +196,14 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
             text = text[:-1]
         try:
             if _HEXADECIMAL.fullmatch(text):
-                return float(size(float.fromhex(text)))
+                return float.fromhex(text)
             if not _is_plain(text):
                 raise ValueError
-            return float(size(text))
+            return float(text)
         except ValueError:
             raise failure(f"{text[:200]!r} is not a {target}") from None
 
-    with np.errstate(over="ignore"):
-        return _map_values(_stripped(value), read_float, target)
+    return _map_values(_stripped(value), read_float, target)
 
 
 _FLOATS: Final = {
@@ -267,8 +265,8 @@ def float_text(number: Any) -> str:
     if not np.isfinite(number):
         return "NaN" if np.isnan(number) else "Infinity" if number > 0 else "-Infinity"
     sign, digits, power = Decimal(str(number)).as_tuple()
-    if len(digits) == 1 and type(number)(nearest := f"{number:.1e}") == number:
-        sign, digits, power = Decimal(nearest).as_tuple()  # 4.9E-324, and not 5.0E-324
+    if len(digits) == 1:
+        sign, digits, power = Decimal(f"{number:.1e}").as_tuple()  # 4.9E-324, and not 5.0E-324
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + int(power)  # the number is 0.text * 10^point
     minus = "-" if sign else ""

@@ -115,9 +115,7 @@ def _in_one_unit(left: Datum, right: Datum) -> tuple[Datum, Datum]:
     zone = next(
         (operand.type.tz for operand in (left, right) if pa.types.is_timestamp(operand.type)), None
     )
-    finer = pa.timestamp(_TICKS_OF_DAY[ticks], zone) if _TICKS_OF_DAY[ticks] != "D" else None
-    if finer is None:
-        return left.cast(pa.date32()), right.cast(pa.date32())
+    finer = pa.timestamp(_TICKS_OF_DAY[ticks], zone)
     try:
         return left.cast(finer), right.cast(finer)
     except pa.ArrowInvalid:

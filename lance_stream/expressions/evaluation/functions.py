@@ -44,7 +44,7 @@ class Function:
         maximum: The maximum; None for any number.
     """
 
-    evaluate: Callable[[Node, Sequence[Datum]], Datum]
+    evaluate: Callable[[Call, Sequence[Datum]], Datum]
     minimum: int = 1
     maximum: int | None = 1
 
@@ -94,9 +94,9 @@ def _in_case(value: Datum, ascii_case: Any, any_case: Callable[[str], str]) -> D
     return pa.array(rows, value.type)
 
 
-def _trim(trim: Any) -> Callable[[Node, Sequence[Datum]], Datum]:
-    def evaluate(node: Node, values: Sequence[Datum]) -> Datum:
-        if len(values) == 2 and not (isinstance(node, Call) and node.has_from):
+def _trim(trim: Any) -> Callable[[Call, Sequence[Datum]], Datum]:
+    def evaluate(node: Call, values: Sequence[Datum]) -> Datum:
+        if len(values) == 2 and not node.has_from:
             raise refuse(
                 node,
                 "lists characters after a comma",
@@ -217,7 +217,8 @@ def _absolute(node: Node, values: Sequence[Datum]) -> Datum:
 
 def _is_nan(node: Node, values: Sequence[Datum]) -> Datum:
     (value,) = values
-    if _demand(node, "number", value) or not is_float(value.type):
+    _demand(node, "number", value)
+    if not is_float(value.type):
         return pc.and_(pc.is_valid(value), pa.scalar(False))
     return pc.fill_null(pc.is_nan(value), False)
 
@@ -252,9 +253,10 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
         new_scale = min(digits, scale)
         arrow = pa.decimal128(min(precision - scale + new_scale + 1, 38), new_scale)
 
+    unit = Decimal(1).scaleb(-min(digits, scale))
+
     def rounded(number: Decimal) -> Decimal:
-        unit = Decimal(1).scaleb(-digits)
-        result = number if digits >= scale else number.quantize(unit, ROUND_HALF_UP, EXACT)
+        result = number.quantize(unit, ROUND_HALF_UP, EXACT)
         result = result.quantize(Decimal(1).scaleb(-arrow.scale), context=EXACT)
         if not fits(result, arrow):
             raise failure(f"{number} does not fit a {arrow} after rounding")
@@ -266,14 +268,10 @@ def _round(node: Node, values: Sequence[Datum]) -> Datum:
 def _rounded_float(number: float, digits: int, arrow: pa.DataType) -> float:
     if not np.isfinite(number):
         return number
-    if number == 0:
-        return 0.0  # also for -0.0, which becomes a decimal in between
-    unit = Decimal(1).scaleb(-digits)
     exact = Decimal(repr(float(number)))
-    if int(exact.as_tuple().exponent) >= -digits:
-        return number
+    unit = Decimal(1).scaleb(max(-digits, int(exact.as_tuple().exponent)))
     rounded = exact.quantize(unit, ROUND_HALF_UP, EXACT)
-    return float(arrow.to_pandas_dtype()(rounded)) if rounded else 0.0
+    return float(arrow.to_pandas_dtype()(rounded)) if rounded else 0.0  # not -0.0
 
 
 def _rounded_integer(number: int, digits: int) -> int:
@@ -356,8 +354,6 @@ def _first_valid(_node: Node, values: Sequence[Datum]) -> Datum:
 
 def _null_if(_node: Node, values: Sequence[Datum]) -> Datum:
     value, is_equal = values
-    if pa.types.is_null(value.type) or pa.types.is_null(is_equal.type):
-        return value
     return pc.if_else(pc.fill_null(is_equal, False), pa.scalar(None, value.type), value)
 
 
@@ -506,8 +502,6 @@ def subscript(
 
 def _map_value(node: Node, value: Datum, key: Datum) -> Datum:
     sought = _constant(node, key)
-    if isinstance(value, pa.Scalar):
-        raise refuse(node, "reads a constant map, which is not supported")
     if sought is None:
         return pa.nulls(len(value), value.type.item_type)
     if kind_of(value.type.key_type) != kind_of(key.type):

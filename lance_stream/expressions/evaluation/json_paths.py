@@ -42,7 +42,7 @@ def parse_json_path(node: Node, text: str) -> Path:
     """
     steps: list[str | int] = []
     position = 1
-    while text.startswith("$") and position < len(text):
+    while position < len(text):
         match = _STEP.match(text, position)
         name = match and (match["name"] or match["quoted"])
         if match is None or (name and (name[0] == "*" or name[0].isspace())):

@@ -99,12 +99,12 @@ def evaluate_where(node: Node, batch: pa.RecordBatch, is_needed: Datum) -> Datum
     try:
         return evaluate_node(node, batch)
     except pa.ArrowInvalid:
-        if not batch.num_rows or is_needed == pa.scalar(True):
-            raise
         if isinstance(is_needed, pa.Scalar):
+            if is_needed.as_py():
+                raise
             return pa.scalar(None, evaluate_node(node, batch.slice(0, 0)).type)
         mask = pc.fill_null(is_needed, False).to_numpy(zero_copy_only=False)
-        if mask.all():
+        if mask.all():  # no second attempt: nested ones would take exponential time
             raise
     value = evaluate_node(node, batch.filter(pa.array(mask)))
     return value if isinstance(value, pa.Scalar) else _scattered(value, mask)
@@ -115,8 +115,6 @@ def _scattered(value: pa.Array, mask: Any) -> pa.Array:
 
 
 def _column(node: nodes.Column | nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
-    if isinstance(node, nodes.FieldAccess) and not is_path(node):
-        return functions.field_of(node, evaluate_node(node.operand, batch), node.name)
     path = path_of(node)
     field_at(batch.schema, path)
     column = batch.column(path[0])
@@ -127,6 +125,12 @@ def _column(node: nodes.Column | nodes.FieldAccess, batch: pa.RecordBatch) -> Da
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     return column
+
+
+def _field(node: nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
+    if is_path(node):
+        return _column(node, batch)
+    return functions.field_of(node, evaluate_node(node.operand, batch), node.name)
 
 
 # --- literals
@@ -180,7 +184,7 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
         literal = literal.operand
     if isinstance(literal, nodes.Cast) and literal.is_literal:  # 5L
         literal = literal.operand
-    if isinstance(literal, nodes.Literal) and not literal.is_string and literal.text.isdigit():
+    if isinstance(literal, nodes.Literal) and literal.text.isdigit():
         return len(str(int(literal.text)))
     if not pa.types.is_signed_integer(value.type):
         return None
@@ -229,7 +233,7 @@ def _spark_integer(node: Node, batch: pa.RecordBatch) -> pa.DataType:
     if not operands:
         return evaluate_node(node, batch.slice(0, 0)).type
     integers = [arrow for arrow in types if pa.types.is_integer(arrow)]
-    return max(integers, key=INTEGER_DIGITS.__getitem__) if integers else pa.int64()
+    return max(integers, key=INTEGER_DIGITS.__getitem__, default=pa.int64())
 
 
 def _boolean(node: nodes.Boolean, _: pa.RecordBatch) -> pa.Scalar:
@@ -440,9 +444,9 @@ def _members(node: nodes.In, arrow: pa.DataType) -> tuple[pa.Array, list[Node]]:
 _NO_ROWS: Final = pa.RecordBatch.from_arrays([], names=[])
 
 
-def _as_member(arrow: pa.DataType, listed: Datum) -> Any:
+def _as_member(arrow: pa.DataType, listed: pa.Scalar) -> Any:
     """Return a constant as a Python value of exactly a column's type; None if it has another."""
-    if not isinstance(listed, pa.Scalar) or not listed.is_valid:
+    if not listed.is_valid:
         return None
     both_integers = pa.types.is_integer(arrow) and pa.types.is_integer(listed.type)
     both_strings = kind_of(arrow) == "string" == kind_of(listed.type)
@@ -572,7 +576,7 @@ def _call(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
             is_needed = pc.and_(is_needed, pc.is_null(values[-1]))
         elif node.name in _NEED_ALL:
             is_needed = pc.and_(is_needed, pc.is_valid(values[-1]))
-    if node.name == "nullif" and not any(pa.types.is_null(value.type) for value in values):
+    if node.name == "nullif":
         first, second = node.arguments
         values[1] = _compared(node, pc.equal, (first, second), (values[0], values[1]), batch)
     if node.name in _OF_ONE_TYPE:
@@ -597,7 +601,7 @@ _KEEP_INTEGERS: Final = _FIRST_VALID | {"abs", "positive", "round", "nullif"}
 
 RULES: Mapping[type[Node], Rule] = {
     nodes.Column: _column,
-    nodes.FieldAccess: _column,
+    nodes.FieldAccess: _field,
     nodes.Subscript: _subscript,
     nodes.Literal: _literal,
     nodes.Bytes: _bytes,

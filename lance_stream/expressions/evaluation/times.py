@@ -49,8 +49,7 @@ def parse_time(text: str, unit: str) -> tuple[int, bool] | None:
         unit: "us" or "ns"; excess digits are truncated.
     """
     match = _A_TIME.fullmatch(text.strip(_BLANK))
-    day = parse_date(text) if match else None
-    if match is None or day is None:
+    if match is None or (day := parse_date(text)) is None:
         return None
     hour, minute, second = (int(match[part] or 0) for part in ("hour", "minute", "second"))
     zone = match["zone"] or "Z"
@@ -139,8 +138,10 @@ def times_of(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def _read(text: str | None, read: Any, what: str) -> Any:
-    value = None if text is None else read(text)
-    if text is not None and value is None:
+    if text is None:
+        return None
+    value = read(text)
+    if value is None:
         raise failure(f"{text[:200]!r} is not a {what}")
     return value
 
