@@ -68,11 +68,6 @@ counted.
 MAX_BAD_BYTES: Final = 256 << 20
 """The maximum size in bytes of a batch's bad rows, which the driver holds in memory."""
 
-REMEDY: Final = (
-    "Correct or filter out these rows before the sink, change the check or the column; or let the "
-    'sink quarantine such rows and commit the others: bad_rows="quarantine"'
-)
-
 
 @dataclass(frozen=True)
 class Check:
@@ -612,7 +607,7 @@ class BadRows:
                 counter[reason] += count
         return dict(counter.most_common())
 
-    def error(self, uri: str, num_rows: int, remedy: str = REMEDY) -> InvalidInputError:
+    def error(self, uri: str, num_rows: int, remedy: str) -> InvalidInputError:
         """Return the error for a batch with bad rows that are not quarantined.
 
         Args:

@@ -140,7 +140,7 @@ def _checked(ds: Dataset, condition: str, **options: str) -> None:
         if options
         else plan(writer_options, columns, overwrite=False)
     )
-    assert plan_checks(writer_options, job, columns, case_sensitive=False) is not None
+    assert plan_checks(writer_options, job, columns, case_sensitive=False).rules is not None
 
 
 def _run(capsys: pytest.CaptureFixture[str], *words: str) -> None:

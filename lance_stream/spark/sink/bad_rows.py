@@ -19,6 +19,7 @@ from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.batch import Batch
 from lance_stream.spark.sink.reports import SinkCommit
 from lance_stream.spark.writer.bad_row_rules import (
+    check_rows,
     publish_bad_rows,
     quarantine_batch,
     recorded_rules,
@@ -48,7 +49,7 @@ class RowSorter:
     pending: PendingBatch
 
     def refuse_or_stage(self, bad: BadRows, digest: RowsDigest) -> None:
-        """Refuse the batch if it has bad rows, or stage them; record the digest of its rows.
+        """Refuse the batch because of its rows, or stage bad ones; record the digest of its rows.
 
         Args:
             bad: Its bad rows.
@@ -57,12 +58,11 @@ class RowSorter:
         Raises:
             InvalidInputError: It is refused.
         """
+        check_rows(self.batch.arguments, bad, digest.num_rows)
         file = ""
         if self.quarantine is not None:
             self.quarantine.stage(bad, recorded_rules(self.batch.arguments), self.table)
             file = self.quarantine.file
-        elif bad:
-            raise bad.error(self.batch.arguments.uri, digest.num_rows)
         self.pending = self.pending.with_rows(digest, file)
 
     def publish(self, commit: SinkCommit) -> SinkCommit:

@@ -1,13 +1,44 @@
-"""The treatment of bad rows, by the sink and by the format as a writer."""
+"""The rows for which a batch is refused, and the treatment of bad ones: the same for all writers.
 
-from typing import TYPE_CHECKING, Any
+The sink calls these functions from `spark.sink.bad_rows`, the format from `checked_rows`.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
 
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.arguments.writer_arguments import AUTO_CDC, SINK, WriterArguments
+from lance_stream.write.row_checks import BadRows
 
 if TYPE_CHECKING:
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+
+_REMEDY_OF_SINK: Final = (
+    "Correct or filter out these rows before the sink, change the check or the column; or let the "
+    'sink quarantine such rows and commit the others: bad_rows="quarantine"'
+)
+_REMEDY_OF_FORMAT: Final = (
+    "Correct or filter out these rows in the query, change the check or the column; or set the "
+    "option badRows=quarantine, which stores such rows in a table of their own and commits the "
+    "others"
+)
+
+
+def check_rows(arguments: WriterArguments, bad: BadRows, num_rows: int) -> None:
+    """Raise if a batch is refused because of its rows; every writer calls it before it commits.
+
+    Args:
+        arguments: The arguments of the sink or writer.
+        bad: The bad rows of the batch.
+        num_rows: The number of its rows, good and bad.
+
+    Raises:
+        InvalidInputError: It has bad rows, which are not quarantined.
+    """
+    if bad and not arguments.quarantines:
+        is_sink = arguments.caller in (SINK, AUTO_CDC)
+        remedy = _REMEDY_OF_SINK if is_sink else _REMEDY_OF_FORMAT
+        raise bad.error(arguments.uri, num_rows, remedy)
 
 
 def quarantine_batch(arguments: WriterArguments, micro_batch: MicroBatch) -> "QuarantineBatch":

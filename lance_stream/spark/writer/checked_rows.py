@@ -1,11 +1,12 @@
-"""Row checks by the format "lance" as a writer: the options `expect` and `badRows`.
+"""The rows of a write by the format "lance": which are bad, and what happens to them.
 
     planning worker    plan_checks      do the conditions fit the columns?
     tasks              RowChecks.sort   good rows are written or staged; bad ones go to the commit
     commit worker      RowChecks.refuse_or_quarantine, before the good rows are committed
 
 The verdict on a row, the quarantine and the ledger's entry are those of `lance_sink`. A task judges
-by the columns that the table had when the tasks were planned.
+by the columns that the table had when the tasks were planned. Without the options `expect` and
+`badRows`, rows are only checked by their casts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from lance_stream.errors import NotFoundError
 from lance_stream.ledger.micro_batch import MicroBatch
-from lance_stream.ledger.row_digests import RowsDigest
+from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.system_columns import DELETES
@@ -27,6 +28,7 @@ from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.bad_row_rules import (
+    check_rows,
     publish_bad_rows,
     quarantine_batch,
     recorded_rules,
@@ -40,12 +42,6 @@ from lance_stream.verbs.jobs import WriteJob
 from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 
 Job: TypeAlias = WriteJob | UpsertJob
-
-REMEDY = (
-    "Correct or filter out these rows in the query, change the check or the column; or set the "
-    "option badRows=quarantine, which stores such rows in a table of their own and commits the "
-    "others"
-)
 
 
 class CheckedRows:
@@ -80,23 +76,25 @@ class RowChecks:
     """What the rows of a job are checked for, and what becomes of bad ones; picklable.
 
     Attributes:
-        arguments: The user's options, with the names of columns as in the rows.
-        rules: The rules for the rows.
+        arguments: The user's options; with row checks, the names of columns are as in the rows.
+        rules: The rules for each row; None if rows are only cast.
         helpers: Columns of the rows that only the checks need.
         upsert: The rules of an upsert; None for an append or an overwrite.
     """
 
     arguments: WriterArguments
-    rules: RowRules
-    helpers: tuple[str, ...]
-    upsert: UpsertRules | None
+    rules: RowRules | None = None
+    helpers: tuple[str, ...] = ()
+    upsert: UpsertRules | None = None
 
-    def sort(self, batches: Iterable[pa.RecordBatch]) -> CheckedRows:
+    def sort(self, batches: Iterable[pa.RecordBatch]) -> CheckedRows | DigestingBatches:
         """Return the good rows of a task.
 
         Args:
             batches: The rows, with names in the table's spelling.
         """
+        if self.rules is None:
+            return DigestingBatches(batches)
         if self.upsert is None or self.upsert.delete_when is None:
             return CheckedRows(CheckedBatches(batches, self.rules, self.helpers), ())
         rules = self.upsert
@@ -108,13 +106,13 @@ class RowChecks:
     def refuse_or_quarantine(
         self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None
     ) -> QuarantineBatch | None:
-        """Refuse the rows if there are bad ones, or stage these for the quarantine.
+        """Refuse the batch because of its rows, or stage bad ones for the quarantine.
 
         Args:
             job: The job.
             bad: The bad rows of all tasks.
             num_rows: How many rows there are.
-            batch: Which batch they are; None for one that is not numbered.
+            batch: Which batch they are; None for a write without a number.
 
         Returns:
             What staged them, to publish them after the commit; None if rows are refused.
@@ -122,10 +120,10 @@ class RowChecks:
         Raises:
             InvalidInputError: They are refused, or the quarantine's location has another table.
         """
-        if not self.arguments.quarantines or batch is None:
-            if bad:
-                raise bad.error(self.arguments.uri, num_rows, REMEDY)
+        check_rows(self.arguments, bad, num_rows)
+        if not self.arguments.quarantines:
             return None
+        assert batch is not None  # `WriterArguments` requires the number of the write
         quarantine = quarantine_batch(self.arguments, batch)
         target = target_of(job)
         entry = ledger_entries.read_entry(target.manifest.config, batch.app_id)
@@ -136,13 +134,14 @@ class RowChecks:
 
     def publish(self, job: Job, batch: MicroBatch) -> None:
         """Add the bad rows of a repeated batch to the quarantine, unless it has them."""
-        publish_bad_rows(self.arguments, batch, target_of(job))
+        if self.arguments.quarantines:
+            publish_bad_rows(self.arguments, batch, target_of(job))
 
 
 def plan_checks(
     arguments: WriterArguments, job: Job, incoming: StructType, *, case_sensitive: bool
-) -> RowChecks | None:
-    """Return what the rows of a job are checked for; None if they are only cast.
+) -> RowChecks:
+    """Return what the rows of a job are checked for.
 
     Args:
         arguments: The user's options.
@@ -154,7 +153,7 @@ def plan_checks(
         InvalidInputError: A condition does not fit the columns.
     """
     if not arguments.expect and not arguments.quarantines:
-        return None
+        return RowChecks(arguments)
     names = _names(job, incoming.names)
     column = column_finder(incoming.names, names, "the rows have", case_sensitive=case_sensitive)
     renamed = replace(arguments.renamed(column), mode=_mode(arguments, job))

@@ -205,23 +205,20 @@ class BatchWriter(DataSourceArrowWriter):
 
     Args:
         job: The planned write.
-        write: The app id and number for the ledger; None for no entry.
-        checks: What the rows are checked for; None if they are only cast.
+        checks: The user's options, and what the rows are checked for.
     """
 
-    def __init__(
-        self, job: Job, write: PendingBatch | None, checks: RowChecks | None = None
-    ) -> None:
+    def __init__(self, job: Job, checks: RowChecks) -> None:
         self.job = job
-        self.numbered = write
         self.checks = checks
-        self.skip = write is not None and job.has_committed(write.batch)
+        self.numbered = _numbered(checks.arguments)
+        self.skip = self.numbered is not None and job.has_committed(self.numbered.batch)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of one task."""
         if self.skip:
             return _digest(self.job, iterator)
-        return _write(self.job, iterator, checks=self.checks)
+        return _write(self.job, iterator, self.checks)
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -238,27 +235,12 @@ class StreamWriter(STREAM_WRITER):  # type: ignore[misc]  # a class of PySpark's
 
     Args:
         job: The planned write; only used if this writer is sent to the tasks.
-        app_id: The app id under which the ledger keeps the stream's batches; None for the
-            streaming query's own id.
-        may_differ: Whether a repeated batch may have different rows.
-        late_start: Whether a later batch than the first one may create the table.
-        checks: What the rows are checked for; None if they are only cast.
+        checks: The user's options, and what the rows are checked for.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        app_id: str | None,
-        *,
-        may_differ: bool = False,
-        late_start: bool = False,
-        checks: RowChecks | None = None,
-    ) -> None:
+    def __init__(self, job: Job, checks: RowChecks) -> None:
         self.job = job
         self.checks = checks
-        self.app_id = app_id
-        self.may_differ = may_differ
-        self.late_start = late_start
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write the rows of one task; only compute their digest if the ledger has the batch id."""
@@ -272,7 +254,7 @@ class StreamWriter(STREAM_WRITER):  # type: ignore[misc]  # a class of PySpark's
                 return _digest(self.job, iterator, query_id)
         except LanceStreamError as error:
             return _result(self.job, query_id=query_id, error=pickle.dumps(error))
-        return _write(self.job, iterator, query_id, self.checks)
+        return _write(self.job, iterator, self.checks, query_id)
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -293,16 +275,26 @@ class StreamWriter(STREAM_WRITER):  # type: ignore[misc]  # a class of PySpark's
         self, job: Job, results: Sequence[TaskResult], batch: PendingBatch
     ) -> None:
         try:
-            batch.check_may_create(job.uri, late_start=self.late_start)
+            batch.check_may_create(job.uri, late_start=self.checks.arguments.late_start)
         except NotFoundError:
             _discard(results, job)
             raise
 
     def _identify(self, batch_id: int, query_id: str) -> PendingBatch:
-        app_id = self.app_id or query_id
+        arguments = self.checks.arguments
+        app_id = arguments.app_id or query_id
         if not app_id:
             raise unknown_stream("the option appId")
-        return PendingBatch.of(app_id, batch_id, query_id, may_differ=self.may_differ)
+        may_differ = arguments.replays_may_differ
+        return PendingBatch.of(app_id, batch_id, query_id, may_differ=may_differ)
+
+
+def _numbered(arguments: WriterArguments) -> PendingBatch | None:
+    """Return the identity of a batch write; None if the ledger keeps no entry for it."""
+    if arguments.txn_app_id is None or arguments.txn_version is None:
+        return None
+    may_differ = arguments.replays_may_differ
+    return PendingBatch.of(arguments.txn_app_id, arguments.txn_version, may_differ=may_differ)
 
 
 def _result(job: Job, **values: Any) -> TaskResult:
@@ -310,13 +302,9 @@ def _result(job: Job, **values: Any) -> TaskResult:
 
 
 def _write(
-    job: Job,
-    batches: Iterable[pa.RecordBatch],
-    query_id: str = "",
-    checks: RowChecks | None = None,
+    job: Job, batches: Iterable[pa.RecordBatch], checks: RowChecks, query_id: str = ""
 ) -> TaskResult:
-    named = _named(job, batches, () if checks is None else checks.helpers)
-    read = DigestingBatches(named) if checks is None else checks.sort(named)
+    read = checks.sort(_named(job, batches, checks.helpers))
     try:
         if isinstance(job, UpsertJob):
             staged = stage(job, read)
@@ -366,7 +354,7 @@ def _digest(job: Job, batches: Iterable[pa.RecordBatch], query_id: str = "") -> 
 
 
 def _commit(
-    job: Job, results: Sequence[TaskResult], batch: PendingBatch | None, checks: RowChecks | None
+    job: Job, results: Sequence[TaskResult], batch: PendingBatch | None, checks: RowChecks
 ) -> None:
     if batch is not None:
         identity = replace(batch.batch, rules=_rules_of(job))
@@ -376,15 +364,14 @@ def _commit(
             _log.info(
                 "%s: %s is already committed, as version %s", job.uri, batch.batch, entry.version
             )
-            if checks is not None:
-                checks.publish(job, batch.batch)
+            checks.publish(job, batch.batch)
             return
-    quarantine = None if checks is None else _refuse_or_quarantine(checks, job, results, batch)
+    quarantine = _refuse_or_quarantine(checks, job, results, batch)
     file = "" if quarantine is None else quarantine.file
     if batch is not None and file:
         batch = replace(batch, quarantined=file)
     is_new, is_committed = _commit_rows(job, results, batch, even_without_rows=bool(file))
-    if checks is not None and batch is not None and is_committed:  # by another driver
+    if batch is not None and is_committed:  # by another driver
         checks.publish(job, batch.batch)
     elif quarantine is not None and is_new:
         quarantine.publish(target_of(job))
@@ -395,7 +382,7 @@ def _commit(
 def _refuse_or_quarantine(
     checks: RowChecks, job: Job, results: Sequence[TaskResult], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
-    """Refuse the rows if there are bad ones, and delete their files; or stage bad ones."""
+    """Refuse the batch because of its rows, and delete their files; or stage bad ones."""
     bad = BadRows()
     try:
         for result in results:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.source_state import SourceState
@@ -20,12 +19,7 @@ def batch_writer(source: SourceState, schema: StructType, overwrite: bool) -> Da
     """Return the writer of a batch, with the plan of its tasks."""
     arguments = _arguments(source, streaming=False)
     check_mode(arguments, streaming=False, overwrite=overwrite)
-    job, checks = _plan(source, arguments, schema, overwrite)
-    if arguments.txn_app_id is None or arguments.txn_version is None:
-        return BatchWriter(job, None, checks)
-    may_differ = arguments.replays_may_differ
-    numbered = PendingBatch.of(arguments.txn_app_id, arguments.txn_version, may_differ=may_differ)
-    return BatchWriter(job, numbered, checks)
+    return BatchWriter(*_plan(source, arguments, schema, overwrite))
 
 
 @without_traceback
@@ -37,19 +31,12 @@ def stream_writer(
     arguments = _arguments(source, streaming=True)
     check_mode(arguments, streaming=True, overwrite=overwrite)
     overwrite = overwrite if arguments.mode is None else arguments.mode == "overwrite"
-    job, checks = _plan(source, arguments, schema, overwrite)
-    return StreamWriter(
-        job,
-        arguments.app_id,
-        may_differ=arguments.replays_may_differ,
-        late_start=arguments.late_start,
-        checks=checks,
-    )
+    return StreamWriter(*_plan(source, arguments, schema, overwrite))
 
 
 def _plan(
     source: SourceState, arguments: WriterArguments, schema: StructType, overwrite: bool
-) -> tuple[Job, RowChecks | None]:
+) -> tuple[Job, RowChecks]:
     is_exact = source.session_options.case_sensitive
     job = plan(arguments, schema, overwrite, case_sensitive=is_exact)
     return job, plan_checks(arguments, job, schema, case_sensitive=is_exact)

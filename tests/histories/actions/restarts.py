@@ -19,7 +19,6 @@ from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
-from lance_stream.spark.writer.lance_writer import StreamWriter
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.verbs.create import plan_table
 from lance_stream.verbs.jobs import WriteJob, plan_job
@@ -36,6 +35,7 @@ from tests.histories.replacements import (
 )
 from tests.histories.steps import Choices, DoesNotFit, action
 from tests.keys.index.small_runs import restart
+from tests.spark.writer.writers_of_jobs import stream_writer
 
 QUERY = "query"
 FORMAT, FORMAT_UPSERT = "format", "upsert by the format"
@@ -92,7 +92,7 @@ class QueryBatch:
                 options = {"path": uri, "mode": "upsert", "on": KEY, "fileVersion": file_version}
                 arguments = parse_writer_options(options, streaming=True)
                 job = plan_upsert(arguments, spark_schema(carrier_schema(self.data.schema)))
-            writer = StreamWriter(job, self.app_id, late_start=self.late_start)
+            writer = stream_writer(job, self.app_id, late_start=self.late_start)
             result = replace(writer.write(iter(self.data.to_batches())), query_id=QUERY)
             return lambda: writer.commit([result], self.number)
         pending = PendingBatch.of(self.app_id, self.number, QUERY, digest=digest_of(self.data))

@@ -78,7 +78,7 @@ def write(
         overwrite = arguments.mode == "overwrite"
         job = plan(arguments, schema, overwrite)
         checks = plan_checks(arguments, job, schema, case_sensitive=False)
-        writers.append(StreamWriter(job, "app", checks=checks))
+        writers.append(StreamWriter(job, checks))
     parts = [writers[0].write(iter([batch_of(rows[start::tasks])])) for start in range(tasks)]
     writers[1].commit(parts, number)
     return parts

@@ -16,9 +16,10 @@ from lance_stream.ledger.row_digests import digest_of
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import open_version
 from lance_stream.spark import lance_sink, register
-from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, TaskResult
+from lance_stream.spark.writer.lance_writer import TaskResult
 from lance_stream.table.config import ledger_entries
 from lance_stream.verbs.jobs import plan_job
+from tests.spark.writer.writers_of_jobs import batch_writer, stream_writer
 
 pytestmark = pytest.mark.spark
 
@@ -325,7 +326,7 @@ def test_every_spark_type_round_trips(session: Any, uri: str) -> None:
 def written(uri: str, query_id: str = "") -> TaskResult:
     """Return the part of a task that has written two rows."""
     job = plan_job(uri, rows(0).schema)
-    part = BatchWriter(job, None).write(iter(rows(0, 1).to_batches()))
+    part = batch_writer(job).write(iter(rows(0, 1).to_batches()))
     return replace(part, query_id=query_id)
 
 
@@ -335,7 +336,7 @@ def test_an_abort_deletes_the_files(uri: str) -> None:
     """
     part = written(uri)
     assert len(files_of(uri)) == 1
-    BatchWriter(part.job, None).abort([part, None])
+    batch_writer(part.job).abort([part, None])
     assert files_of(uri) == set()
 
 
@@ -344,7 +345,7 @@ def test_an_abort_after_committing_deletes_nothing(uri: str) -> None:
     belong to the table.
     """
     part = written(uri)
-    writer = BatchWriter(part.job, None)
+    writer = batch_writer(part.job)
     writer.commit([part])
     writer.abort([part])
     assert ids_of(uri) == [0, 1]
@@ -354,7 +355,7 @@ def test_streams_need_a_query_id(uri: str) -> None:
     """Without the id of a query or an `appId` a replay could not be recognized, so nothing may be
     written.
     """
-    writer = StreamWriter(plan_job(uri, rows(0).schema), None)
+    writer = stream_writer(plan_job(uri, rows(0).schema))
     part = writer.write(iter(rows(0, 1).to_batches()))  # outside of a task, without a query id
     with pytest.raises(lance_stream.InvalidInputError, match="the option appId"):
         writer.commit([part], 0)
@@ -370,7 +371,7 @@ def test_concurrent_drivers_commit_a_batch_once(uri: str) -> None:
     """
     first, second = written(uri, "q"), written(uri, "q")
     for part in (first, second):
-        StreamWriter(part.job, None).commit([part], 0)
+        stream_writer(part.job).commit([part], 0)
     assert (lance_stream.open_dataset(uri).version, ids_of(uri)) == (1, [0, 1])
     assert files_of(uri) == files_named(uri)
 
@@ -379,11 +380,11 @@ def test_new_queries_need_new_app_ids(uri: str) -> None:
     """A query with a new checkpoint counts its batches from zero, so under the old app id its rows
     would be taken for replays and be lost.
     """
-    first = StreamWriter(plan_job(uri, rows(0).schema), "app", late_start=True)
+    first = stream_writer(plan_job(uri, rows(0).schema), "app", late_start=True)
     first.commit([written(uri, "old")], 5)
     late = written(uri, "new")
     with pytest.raises(lance_stream.InvalidInputError, match="comes from the streaming query new"):
-        StreamWriter(late.job, "app").commit([late], 3)
+        stream_writer(late.job, "app").commit([late], 3)
     assert ids_of(uri) == [0, 1]
     assert files_of(uri) == files_named(uri)
     assert late.job.has_committed(MicroBatch("app", 5, "old"))
@@ -394,9 +395,9 @@ def test_later_batches_create_no_table(uri: str) -> None:
     job = plan_job(uri, rows(0).schema)
     part = written(uri, "query")
     with pytest.raises(lance_stream.NotFoundError, match=r"for batch 5 of the stream app,"):
-        StreamWriter(job, "app").commit([part], 5)
+        stream_writer(job, "app").commit([part], 5)
     assert files_of(uri) == set()
-    StreamWriter(job, "app", late_start=True).commit([written(uri, "query")], 5)
+    stream_writer(job, "app", late_start=True).commit([written(uri, "query")], 5)
     assert ids_of(uri) == [0, 1]
 
 

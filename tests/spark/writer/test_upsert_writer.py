@@ -25,11 +25,12 @@ from lance_stream.spark import lance_sink, register
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
-from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, TaskResult, plan
+from lance_stream.spark.writer.lance_writer import TaskResult, plan
 from lance_stream.spark.writer.upsert_writer import UpsertJob, plan_upsert
 from lance_stream.table.config import ledger_entries
 from lance_stream.table.paths import STAGED_ROWS_DIRECTORY
 from lance_stream.upsert.large import staged_rows
+from tests.spark.writer.writers_of_jobs import batch_writer, stream_writer
 
 CDC = {
     "mode": "upsert",
@@ -279,7 +280,7 @@ def planned(uri: str, rows: pa.Table, streaming: bool = False, **options: str) -
 
 
 def written(job: UpsertJob, rows: pa.Table, query_id: str = "") -> TaskResult:
-    part = BatchWriter(job, None).write(iter(rows.to_batches()))
+    part = batch_writer(job).write(iter(rows.to_batches()))
     return replace(pickle.loads(pickle.dumps(part)), query_id=query_id)
 
 
@@ -297,7 +298,7 @@ def test_two_drivers_apply_a_batch_once(uri: str) -> None:
     parts = [written(job, rows, "q") for _ in range(2)]
     assert len(staged_in(uri)) == 2
     for part in parts:
-        StreamWriter(job, None).commit([part], 0)
+        stream_writer(job).commit([part], 0)
     assert (lance_stream.open_dataset(uri).version, rows_of(uri)) == (1, [(1,), (2,)])
     assert staged_in(uri) == []
     assert len(data_files(uri)) == 1
@@ -310,7 +311,7 @@ def test_commits_plan_on_the_newest_version(uri: str) -> None:
     job = planned(uri, rows)
     part = written(job, rows)
     ds = lance_stream.create_dataset(uri, pa.table({"id": [2], "x": ["z"], "y": [5]}))
-    BatchWriter(job, None).commit([part])
+    batch_writer(job).commit([part])
     assert rows_of(uri) == [(1, "a", None), (2, "b", 5)]
     assert lance_stream.open_dataset(uri).version == ds.version + 1
 
@@ -330,7 +331,7 @@ def test_failed_commits_delete_staged_rows(
 
     monkeypatch.setattr("lance_stream.spark.writer.upsert_writer.upsert_staged", fail)
     with pytest.raises(type(error)):
-        BatchWriter(job, None).commit([part])
+        batch_writer(job).commit([part])
     assert staged_in(uri) == []
 
 
@@ -344,7 +345,7 @@ def test_aborts_delete_staged_rows(uri: str) -> None:
     for missing in ([], [None]):
         part = written(job, rows)
         assert staged_in(uri)
-        BatchWriter(job, None).abort([part, *missing])
+        batch_writer(job).abort([part, *missing])
         assert staged_in(uri) == []
 
 
@@ -355,9 +356,9 @@ def test_invalid_rows_of_tasks_leave_nothing(uri: str) -> None:
     job = planned(uri, rows)
     good, bad = written(job, rows), written(job, pa.table({"id": pa.array([None], pa.int64())}))
     with pytest.raises(InvalidInputError, match="null"):
-        BatchWriter(job, None).commit([good, bad])
+        batch_writer(job).commit([good, bad])
     with pytest.raises(InvalidInputError, match="occur more than once"):
-        BatchWriter(job, None).commit([written(job, rows), written(job, rows)])
+        batch_writer(job).commit([written(job, rows), written(job, rows)])
     assert staged_in(uri) == []
     with pytest.raises(NotFoundError):
         lance_stream.open_dataset(uri)
@@ -376,7 +377,7 @@ def test_lost_staged_rows_are_cleaned_up(uri: str) -> None:
     assert ds.cleanup(retain_versions=1).num_files == {}
     assert ds.cleanup(delete_unverified=True).num_files == {"staged rows": 1}
     with pytest.raises(NotFoundError):
-        BatchWriter(planned(uri, rows), None).commit([part])
+        batch_writer(planned(uri, rows)).commit([part])
     assert lance_stream.open_dataset(uri).version == 1
 
 
@@ -395,8 +396,8 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     both = {"schemaEvolution": "add_columns, widen_types"}
     arguments = parse_writer_options({**options, **both}, False)
     job = plan(arguments, spark_schema(carrier_schema(wide.schema)), False)
-    part = BatchWriter(job, None).write(iter(wide.to_batches()))
-    BatchWriter(job, None).commit([part])
+    part = batch_writer(job).write(iter(wide.to_batches()))
+    batch_writer(job).commit([part])
     assert rows_of(uri) == [(1, 1, None), (2, 2, None), (3, 2**40, "new")]
     assert lance_stream.open_dataset(uri).verify() == []
 
@@ -428,11 +429,11 @@ def test_new_queries_need_new_app_ids(uri: str) -> None:
     """
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
-    StreamWriter(job, "app", late_start=True).commit([written(job, rows, "old")], 5)
+    stream_writer(job, "app", late_start=True).commit([written(job, rows, "old")], 5)
     job = planned(uri, rows, streaming=True)
     assert job.has_committed(MicroBatch("app", 5, "old"))
     with pytest.raises(InvalidInputError, match="comes from the streaming query new"):
-        StreamWriter(job, "app").commit([written(job, rows, "new")], 3)
+        stream_writer(job, "app").commit([written(job, rows, "new")], 3)
     assert lance_stream.open_dataset(uri).version == 1
 
 
@@ -582,7 +583,7 @@ def test_empty_first_upserts_create_the_table(uri: str) -> None:
     """Like an empty append, so that a later batch can tell that a missing table was deleted."""
     rows = pa.table({"id": [1, 2]})
     job = planned(uri, rows, streaming=True)
-    StreamWriter(job, "app").commit([written(job, rows.slice(2), "query")], 0)
+    stream_writer(job, "app").commit([written(job, rows.slice(2), "query")], 0)
     assert lance_stream.open_dataset(uri).count_rows() == 0
     assert planned(uri, rows, streaming=True).has_committed(MicroBatch("app", 0, "query"))
 
@@ -595,7 +596,7 @@ def test_upserts_create_no_deleted_table_again(uri: str, streaming: bool) -> Non
     job = planned(uri, rows, streaming=streaming)
     part = written(job, rows, "query")
     shutil.rmtree(uri)
-    commit = partial(StreamWriter(job, "app").commit, batchId=3)
+    commit = partial(stream_writer(job, "app").commit, batchId=3)
     with pytest.raises(TableReplacedError, match="the table has been deleted since"):
-        (commit if streaming else BatchWriter(job, None).commit)([part])
+        (commit if streaming else batch_writer(job).commit)([part])
     assert not Path(uri).exists()
