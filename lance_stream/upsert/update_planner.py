@@ -134,16 +134,13 @@ def plan_update(
         file_bounds for part in parts for file_bounds in part.file_bounds
     )
     untouched = np.concatenate([_NO_ADDRESSES, *(part.decision.untouched for part in parts)])
-    if remembered is None or not remembered.is_remembering:
-        return PlannedUpdate(
-            operation, StagedFiles(with_deletion_files=updated, others=paths), untouched
-        )
-    deletes = [part.deletes for part in parts if part.deletes is not None]
-    tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
-    others = (*paths, *tombstones.paths)
-    return PlannedUpdate(
-        operation, StagedFiles(with_deletion_files=updated, others=others), untouched, tombstones
-    )
+    tombstones = None
+    if remembered is not None and remembered.is_remembering:
+        deletes = [part.deletes for part in parts if part.deletes is not None]
+        tombstones = plan_tombstones(remembered, deletes, table.schema, environment)
+        paths = (*paths, *tombstones.paths)
+    staged = StagedFiles(with_deletion_files=updated, others=paths)
+    return PlannedUpdate(operation, staged, untouched, tombstones)
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)

@@ -188,6 +188,11 @@ class RowRules:
     keeps_rows: bool = False
     hidden: tuple[str, ...] = ()
 
+    @property
+    def checked_columns(self) -> frozenset[str]:
+        """The batch's columns that the conditions name."""
+        return frozenset(check.column_of(name) for check in self.checks for name in check.columns)
+
     def check_batch(self, incoming: pa.Schema) -> None:
         """Raise unless batches with these columns can be checked.
 

@@ -23,6 +23,7 @@ from lance_stream.spark.writer.bad_row_rules import (
     publish_bad_rows,
     quarantine_batch,
     recorded_rules,
+    row_rules,
 )
 from lance_stream.write.row_checks import BadRows, RowRules
 
@@ -107,17 +108,9 @@ def row_sorter(batch: Batch, table: TableVersion, deletes: str | None = None) ->
 def _rules(batch: Batch, table: TableVersion, deletes: str | None) -> RowRules:
     arguments, columns = batch.arguments, batch.df.columns
     stored = set(columns) - {*arguments.not_stored(columns), deletes}
-    rules = RowRules(
-        stored=pa.schema([field for field in table.arrow_schema if field.name in stored]),
-        checks=arguments.expect,
-        keys=arguments.on,
-        sequence_by=arguments.sequence_by,
-        deletes=deletes,
-        casts=not arguments.is_by_key,
-        keeps_rows=arguments.quarantines,
-        hidden=() if deletes is None else (deletes,),
-    )
-    named = {check.column_of(column) for check in arguments.expect for column in check.columns}
-    needed = [field for field in to_nullable(batch.df.schema) if field.name in {*named, *stored}]
-    rules.check_batch(stored_schema(StructType(needed)))
+    of_table = pa.schema([field for field in table.arrow_schema if field.name in stored])
+    rules = row_rules(arguments, of_table, deletes)
+    read = stored | rules.checked_columns
+    columns_read = [field for field in to_nullable(batch.df.schema) if field.name in read]
+    rules.check_batch(stored_schema(StructType(columns_read)))
     return rules

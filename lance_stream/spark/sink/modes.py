@@ -35,6 +35,7 @@ from lance_stream.spark.sink.reports import SinkCommit, size_of_files
 from lance_stream.spark.sink.staged_upserts import upsert_by_staging
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.upsert.attempts import UpsertResult
+from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.overwrite import overwrite_fragments
@@ -95,10 +96,8 @@ def _write(batch: Batch, table: TableVersion, sorter: RowSorter) -> WrittenBatch
     """Write the rows to files; if some are bad, refuse the batch, or stage them."""
     df, checks = batch.stored(), None
     if sorter.rules is not None:
-        needed = {
-            check.column_of(column) for check in sorter.rules.checks for column in check.columns
-        }
-        helpers = tuple(column for column in batch.df.columns if column in needed - {*df.columns})
+        needed = sorter.rules.checked_columns - {*df.columns}
+        helpers = tuple(column for column in batch.df.columns if column in needed)
         df = batch.df.select(*[batch.df[quoted(column)] for column in (*df.columns, *helpers)])
         checks = Checks(sorter.rules, helpers)
     target, written = write_target(table), None
@@ -149,27 +148,10 @@ def upsert_batch(batch: Batch, table: TableVersion) -> SinkCommit:
             rows = collect_rows(batch.df, Size(MAX_ROWS_ON_DRIVER, MAX_BYTES_ON_DRIVER))
     if rows is None:
         result = upsert_by_staging(batch, table, rules, helpers, sorter)
-    elif not rows.num_rows:
-        return sorter.publish(batch.outcome)
+    elif rows.num_rows:
+        result = _upsert_collected(batch, table, rows, rules, helpers, sorter)
     else:
-        batch.tasks.num_bytes = rows.nbytes
-        digest, bad = digest_of(rows.select(columns)), BadRows()
-        if sorter.rules is not None:
-            checked = CheckedBatches(rows.to_batches(), sorter.rules, digests_good=False)
-            good, bad = list(checked), checked.bad
-            rows = pa.Table.from_batches(good, rows.schema) if bad else rows
-        sorter.refuse_or_stage(bad, digest)
-        result = UpsertResult(table)
-        if rows.num_rows:
-            result = upsert(
-                table,
-                rows,
-                rules,
-                sorter.pending,
-                is_current=True,
-                workers=workers_of(batch.df.sparkSession),
-                phases=batch.phases,
-            )
+        return sorter.publish(batch.outcome)
     commit = _upserted(batch.outcome, result)
     if sorter.pending.quarantined and not result.is_new and not commit.skipped:
         # No good row has changed anything, but the ledger has to name the bad ones.
@@ -178,6 +160,35 @@ def upsert_batch(batch: Batch, table: TableVersion) -> SinkCommit:
         version = recorded.already_committed_in if skipped else recorded.table.version
         commit = replace(commit, version=version, skipped=skipped)
     return sorter.publish(commit)
+
+
+def _upsert_collected(
+    batch: Batch,
+    table: TableVersion,
+    rows: pa.Table,
+    rules: UpsertRules,
+    helpers: Sequence[str],
+    sorter: RowSorter,
+) -> UpsertResult:
+    """Upsert rows that the driver has collected; see `upsert_by_staging` for the arguments."""
+    batch.tasks.num_bytes = rows.nbytes
+    digest, bad = digest_of(rows.drop_columns(list(helpers))), BadRows()
+    if sorter.rules is not None:
+        checked = CheckedBatches(rows.to_batches(), sorter.rules, digests_good=False)
+        good, bad = list(checked), checked.bad
+        rows = pa.Table.from_batches(good, rows.schema) if bad else rows
+    sorter.refuse_or_stage(bad, digest)
+    if not rows.num_rows:
+        return UpsertResult(table)
+    return upsert(
+        table,
+        rows,
+        rules,
+        sorter.pending,
+        is_current=True,
+        workers=workers_of(batch.df.sparkSession),
+        phases=batch.phases,
+    )
 
 
 def _may_be_collected(batch: Batch) -> bool:

@@ -5,10 +5,12 @@ The sink calls these functions from `spark.sink.bad_rows`, the format from `chec
 
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import AUTO_CDC, SINK, WriterArguments
-from lance_stream.write.row_checks import BadRows
+from lance_stream.write.row_checks import BadRows, RowRules
 
 if TYPE_CHECKING:
     from lance_stream.quarantine.quarantine_writer import QuarantineBatch
@@ -39,6 +41,26 @@ def check_rows(arguments: WriterArguments, bad: BadRows, num_rows: int) -> None:
         is_sink = arguments.caller in (SINK, AUTO_CDC)
         remedy = _REMEDY_OF_SINK if is_sink else _REMEDY_OF_FORMAT
         raise bad.error(arguments.uri, num_rows, remedy)
+
+
+def row_rules(arguments: WriterArguments, stored: pa.Schema, deletes: str | None) -> RowRules:
+    """Return the rules for each row of a batch.
+
+    Args:
+        arguments: The arguments of the sink or writer, with column names as in the batch.
+        stored: The table's columns that the batch has.
+        deletes: The column of the batch that marks rows that delete; None if there is none.
+    """
+    return RowRules(
+        stored=stored,
+        checks=arguments.expect,
+        keys=arguments.on,
+        sequence_by=arguments.sequence_by,
+        deletes=deletes,
+        casts=not arguments.is_by_key,
+        keeps_rows=arguments.quarantines,
+        hidden=() if deletes is None else (deletes,),
+    )
 
 
 def quarantine_batch(arguments: WriterArguments, micro_batch: MicroBatch) -> "QuarantineBatch":

@@ -32,6 +32,7 @@ from lance_stream.spark.writer.bad_row_rules import (
     publish_bad_rows,
     quarantine_batch,
     recorded_rules,
+    row_rules,
 )
 from lance_stream.spark.writer.upsert_writer import UpsertJob
 from lance_stream.table.config import ledger_entries
@@ -157,34 +158,25 @@ def plan_checks(
     names = _names(job, incoming.names)
     column = column_finder(incoming.names, names, "the rows have", case_sensitive=case_sensitive)
     renamed = replace(arguments.renamed(column), mode=_mode(arguments, job))
-    checks = renamed.expect
-    named = {check.column_of(name) for check in checks for name in check.columns}
     if isinstance(job, UpsertJob):
         table, excluded = job.schema, set(job.rules.except_columns)
     else:
         table, excluded = to_arrow(job.target.schema), set(job.excluded)
     upsert = job.rules if isinstance(job, UpsertJob) else None
     deletes = upsert is not None and upsert.delete_when is not None
-    rules = RowRules(
-        stored=pa.schema([field for field in table if field.name in {*names} - excluded]),
-        checks=checks,
-        keys=() if upsert is None else upsert.on,
-        sequence_by=None if upsert is None else upsert.sequence_by,
-        deletes=DELETES if deletes else None,
-        casts=upsert is None,
-        keeps_rows=arguments.quarantines,
-        hidden=(DELETES,) if deletes else (),
-    )
+    stored = pa.schema([field for field in table if field.name in {*names} - excluded])
+    rules = row_rules(renamed, stored, DELETES if deletes else None)
+    checked = rules.checked_columns
     columns = {
         name: column
         for name, column in zip(names, to_nullable(incoming), strict=True)
-        if name in named or name not in excluded
+        if name in checked or name not in excluded
     }
     arrow = stored_schema(StructType(list(columns.values())))
     rules.check_batch(
         pa.schema([field.with_name(name) for name, field in zip(columns, arrow, strict=True)])
     )
-    helpers = () if upsert is not None else tuple(sorted(named & excluded))
+    helpers = () if upsert is not None else tuple(sorted(checked & excluded))
     return RowChecks(renamed, rules, helpers, upsert)
 
 
