@@ -23,10 +23,10 @@ keys. No version ever names staged rows, so their files are deleted whatever the
 
 import logging
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -148,7 +148,7 @@ def plan(
     return replace(job, excluded=excluded, rules=replace(arguments, mode=mode).fingerprint)
 
 
-def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) -> None:
+def check_spark_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) -> None:
     """Refuse a mode that does not fit the mode of `df.write`, or the query's output mode.
 
     Args:
@@ -170,25 +170,28 @@ def check_mode(arguments: WriterArguments, *, streaming: bool, overwrite: bool) 
             f"{'overwrite' if overwrite else 'append'} (in SQL, INSERT "
             f"{'OVERWRITE' if overwrite else 'INTO'}): use .mode({fitting!r})"
         )
-    if mode == "overwrite":
-        why = (
-            "each trigger returns only new rows, so only those of the last one would stay. Use "
-            "outputMode('complete'), or mode=append"
-        )
-    elif mode == "upsert":
-        why = (
-            "each trigger returns all groups again, and a group that a filter, a limit or a join "
-            "later removes would stay in the table. Use mode=overwrite; or, in foreachBatch, "
-            "lance_sink with outputMode('update')"
-        )
-    elif mode == "append":
-        why = "every group would be stored again by each trigger. Use mode=overwrite"
-    else:
-        why = "an aggregate is not a change feed. Apply the feed itself, in outputMode('append')"
     raise InvalidInputError(
-        f"mode={mode} does not fit the query's output mode: {why}. Nothing was written. If this is "
-        "what you want, set anyOutputMode=true"
+        f"mode={mode} does not fit the query's output mode: {_MISFITS[mode]}. Nothing was written. "
+        "If this is what you want, set anyOutputMode=true"
     )
+
+
+_MISFITS: Final[Mapping[str, str]] = {
+    "append": "every group would be stored again by each trigger. Use mode=overwrite",
+    "upsert": (
+        "each trigger returns all groups again, and a group that a filter, a limit or a join later "
+        "removes would stay in the table. Use mode=overwrite; or, in foreachBatch, lance_sink with "
+        "outputMode('update')"
+    ),
+    "apply_changes": (
+        "an aggregate is not a change feed. Apply the feed itself, in outputMode('append')"
+    ),
+    "overwrite": (
+        "each trigger returns only new rows, so only those of the last one would stay. Use "
+        "outputMode('complete'), or mode=append"
+    ),
+}
+"""Why an overwrite does not fit the output mode "append", and other modes do not fit "complete"."""
 
 
 def _excluded_columns(

@@ -11,14 +11,14 @@ from lance_stream.spark.session.source_state import SourceState
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.versions import check_stream_writers
 from lance_stream.spark.writer.checked_rows import Job, RowChecks, plan_checks
-from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, check_mode, plan
+from lance_stream.spark.writer.lance_writer import BatchWriter, StreamWriter, check_spark_mode, plan
 
 
 @without_traceback
 def batch_writer(source: SourceState, schema: StructType, overwrite: bool) -> DataSourceWriter:
     """Return the writer of a batch, with the plan of its tasks."""
     arguments = _arguments(source, streaming=False)
-    check_mode(arguments, streaming=False, overwrite=overwrite)
+    check_spark_mode(arguments, streaming=False, overwrite=overwrite)
     return BatchWriter(*_plan(source, arguments, schema, overwrite))
 
 
@@ -29,7 +29,7 @@ def stream_writer(
     """Return the writer of a micro-batch."""
     check_stream_writers()
     arguments = _arguments(source, streaming=True)
-    check_mode(arguments, streaming=True, overwrite=overwrite)
+    check_spark_mode(arguments, streaming=True, overwrite=overwrite)
     overwrite = overwrite if arguments.mode is None else arguments.mode == "overwrite"
     return StreamWriter(*_plan(source, arguments, schema, overwrite))
 
