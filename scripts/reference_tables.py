@@ -28,7 +28,7 @@ from lance_stream.spark.arguments import reader_options
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.arguments.table import Option, Row, as_option, rows_of
 from lance_stream.spark.arguments.writer_arguments import BATCH, STREAM, WriterArguments
-from lance_stream.storage.options.names import STORES
+from lance_stream.storage.options.names import STORES, TITLES
 
 _WORDS: Final[Mapping[str, str]] = {
     "text": "text",
@@ -165,19 +165,9 @@ def storage_options() -> str:
             [setting.replace("_", " "), ", ".join(f"`{name}`" for name in names)]
             for setting, names in settings.items()
         ]
-        parts += [f"### {_TITLES.get(store, store)}\n", markdown_table(("setting", "names"), rows)]
+        title = TITLES[store][:1].upper() + TITLES[store][1:]
+        parts += [f"### {title}\n", markdown_table(("setting", "names"), rows)]
     return "\n".join(parts)
-
-
-_TITLES: Final[Mapping[str, str]] = {
-    "local": "Local disks",
-    "s3": "S3",
-    "google": "Google Cloud Storage",
-    "azure": "Azure Blob Storage",
-    "fsspec": "Filesystems of fsspec",
-    "manifest store": "Manifest stores",
-    "trust": "Trusted locations",
-}
 
 
 def section_of(documented: object, title: str) -> dict[str, str]:

@@ -8,9 +8,9 @@ Read `table` first, then the others in this order:
     reader_options      the options of `spark.read`
     option_values       parses the text of an option
     python_values       checks the value of an argument
+    unknown_options     suggests an option for a name that none has
     modes               the modes of a writer, and other closed lists of names
 
-A new argument is one row of `writer_arguments`, with the places that use it. If the sink has it,
-the signature of `lance_sink` names it, too. That has 24 parameters: what only a new table
-has is an entry of `create_options`, what concerns the store one of `storage_options`.
+CONTRIBUTING.md describes how to add an argument. `lance_sink` has few parameters: what only a new
+table has is an entry of `create_options`, what concerns the store one of `storage_options`.
 """

@@ -194,7 +194,7 @@ STORES: Final[Mapping[str, _Names]] = {
 }
 """The settings of each store, and their names in lower case."""
 
-_TITLES: Final[Mapping[str, str]] = {
+TITLES: Final[Mapping[str, str]] = {
     "local": "local disks",
     "s3": "S3",
     "google": "Google Cloud Storage",
@@ -203,6 +203,8 @@ _TITLES: Final[Mapping[str, str]] = {
     "manifest store": "external manifest stores",
     "trust": "trusted locations",
 }
+"""What messages and the reference call the stores."""
+
 _TIMES: Final[Mapping[str, str]] = {
     "retry_timeout": "total_seconds",
     "request_timeout": "request_seconds",
@@ -241,7 +243,7 @@ def take_settings(options: Mapping[str, Any], store: str) -> dict[str, Any]:
         if setting in settings and not _is_same(settings[setting], value):
             raise InvalidInputError(
                 f"the storage options {name_of[setting]!r} and {name!r} are the same setting "
-                f"of {_TITLES[store]}, but have different values: omit one of them"
+                f"of {TITLES[store]}, but have different values: omit one of them"
             )
         assert setting is not None
         settings.setdefault(setting, value)
@@ -386,7 +388,7 @@ def _unknown(name: str, store: str) -> str:
         )
         return f"unknown storage option {name!r}: {hint}"
     hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(store_names)}"
-    return f"unknown storage option {name!r} for {_TITLES[store]}: {hint}"
+    return f"unknown storage option {name!r} for {TITLES[store]}: {hint}"
 
 
 def _all_names(groups: Iterable[tuple[str, ...]]) -> list[str]:
