@@ -9,8 +9,12 @@ lookup:
     fragment_matches    reads the key columns of one fragment, and compares them with the batch
     stored_sequences    reads the sequences of the matching rows
 
-`key_words` and `key_filter` make comparisons cheap; both must agree with `batch_keys` about equal
-keys, and `bounds` about their order. `file_columns` finds the column of a file that stores a key
-column. `comparing` does not compare keys, but the other values of rows: sequences, and rows that
-may be unchanged.
+`file_columns` finds the column of a file that stores a key column. `value_comparison` does not
+compare keys, but the other values of rows: sequences, and rows that may be unchanged.
+
+Equal keys have equal words and hashes (`key_words`), on which these rely: `key_filter`, the index
+and its stored runs, the ranges of large upserts (`upsert.large.staged_rows`), tombstones
+(`upsert.tombstones`), and the inserted keys that transactions list (`upsert.update_planner`).
+`bounds` rely on the order of keys. Updates count key columns as unchanged: equal keys are the same
+value.
 """

@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 
 from lance_stream.arrays import Positions, U64s
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.comparing import show_value
 from lance_stream.keys.key_filter import MAX_KEYS, KeyFilter
 from lance_stream.keys.key_words import are_exact, hash_keys, key_words, without_dictionary
+from lance_stream.keys.value_comparison import show_value
 
 NO_MATCH = -1
 """Index of a missing value."""

@@ -17,8 +17,8 @@ import pyarrow as pa
 from lance_stream.arrays import Positions, RowAddresses
 from lance_stream.errors import RetryableConflictError
 from lance_stream.expressions.predicates import Expression, evaluate_predicate
-from lance_stream.keys.comparing import are_less, same_rows
 from lance_stream.keys.fragment_matches import Matches
+from lance_stream.keys.value_comparison import are_less, same_rows
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import by_fragment, deleted_rows, read_rows
 from lance_stream.row_updates.partial_structs import with_stored_parts

@@ -31,7 +31,7 @@ from lance_stream.keys.batch_keys import (
     check_key_type,
     check_no_null_keys,
 )
-from lance_stream.keys.comparing import check_can_order
+from lance_stream.keys.value_comparison import check_can_order
 from lance_stream.row_updates.partial_structs import arriving_parts, partial_columns
 from lance_stream.schema.column_paths import duplicate_name_problem
 from lance_stream.schema.computed_columns import check_not_computed

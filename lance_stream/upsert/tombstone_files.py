@@ -33,8 +33,8 @@ from lance_stream.arrow_streams import encode_batches
 from lance_stream.caches import Cache
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.comparing import dense_ranks
 from lance_stream.keys.key_words import hash_keys
+from lance_stream.keys.value_comparison import dense_ranks
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.storage.store import Store
 from lance_stream.table.config.tombstones import CONFIG_KEY, FileContent, TombstoneFile

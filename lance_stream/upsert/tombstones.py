@@ -27,8 +27,8 @@ from lance_stream.arrays import Positions
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
 from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup
-from lance_stream.keys.comparing import are_less, dense_ranks
 from lance_stream.keys.key_words import hash_keys
+from lance_stream.keys.value_comparison import are_less, dense_ranks
 from lance_stream.schema.fields import Schema
 from lance_stream.schema.types.logical_types import leaf_to_logical, logical_to_leaf
 from lance_stream.snapshot.files.open_files import OpenFiles

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from lance_stream.arrays import Positions
 from lance_stream.errors import InvalidInputError
 from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup, show_key
-from lance_stream.keys.comparing import dense_ranks, same_rows, show_value
+from lance_stream.keys.value_comparison import dense_ranks, same_rows, show_value
 
 
 def only_rows(names: Sequence[str], keys: Sequence[pa.Array], lookup: KeyLookup) -> Positions:

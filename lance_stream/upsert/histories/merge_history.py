@@ -22,9 +22,9 @@ from lance_stream.arrays import Mask, Positions, RowAddresses
 from lance_stream.environment import Environment
 from lance_stream.errors import BadDataError, InvalidInputError
 from lance_stream.keys.batch_keys import KeyLookup, show_key
-from lance_stream.keys.comparing import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.keys.fragment_matches import Matches
 from lance_stream.keys.key_matcher import KeyMatcher
+from lance_stream.keys.value_comparison import check_can_order, dense_ranks, same_rows, show_value
 from lance_stream.keys.workers import THREADS, Workers
 from lance_stream.row_updates.changed_rows import read_rows
 from lance_stream.snapshot.table_version import TableVersion

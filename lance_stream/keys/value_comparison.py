@@ -1,4 +1,4 @@
-"""Equality and order of values: one definition for every type, at any depth.
+"""Equality and order of values that are not keys: one definition for every type, at any depth.
 
     equal       null and null, NaN and NaN, -0.0 and 0.0; nested values field by field, item by item
     order       as in Spark: NaN after all numbers; strings and binary values by their bytes; false

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.keys.comparing import (
+from lance_stream.keys.value_comparison import (
     are_less,
     check_can_order,
     dense_ranks,
