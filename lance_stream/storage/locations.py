@@ -33,6 +33,11 @@ from lance_stream.storage.store import Store
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+(?=:/)):(.*)", re.DOTALL | re.IGNORECASE)
 """A protocol has at least two letters, then a slash: Hadoop writes `dbfs:/t`, `hdfs:/t`."""
 
+_SECRET = re.compile(
+    r"//[^/@]*:[^@]*@|[?&](sig|x-amz-signature|x-goog-signature|[^=&]*token)=", re.IGNORECASE
+)
+"""A password in a URI as for Hadoop's s3n, `s3n://key:secret@bucket/t`, or a signed URL."""
+
 
 def open_store(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
@@ -46,7 +51,8 @@ def open_store(
             "never" flushes none; by default, only manifests are flushed.
 
     Raises:
-        InvalidInputError: The location is empty, or an option is invalid or unknown.
+        InvalidInputError: The location is empty or contains a password, or an option is invalid or
+            unknown.
         UnsupportedFeatureError: No store supports the protocol.
     """
     text = text_of(location)
@@ -86,6 +92,11 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _check_protocol(text: str, protocol: str, rest: str) -> None:
+    if protocol not in ("", "file") and _SECRET.search(rest) and not is_registered(protocol):
+        raise InvalidInputError(
+            "the location contains a password or a signature, which plans, logs and errors would "
+            f"show. Use a {protocol}:// URI without it, and pass credentials as storage options"
+        )
     if protocol not in PROTOCOLS and (protocol in REFUSED or not is_registered(protocol)):
         reason = REFUSED.get(protocol, "its protocol is unknown")
         raise UnsupportedFeatureError(
@@ -138,7 +149,7 @@ def check_is_shared(location: str | os.PathLike[str]) -> None:
 
     Raises:
         InvalidInputError: Each process would see different files, and files that a task writes
-            would be lost with its process.
+            would be lost with its process; or the location contains a password.
         UnsupportedFeatureError: No store supports the protocol.
     """
     text = text_of(location)

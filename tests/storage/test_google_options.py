@@ -156,6 +156,7 @@ def test_refresh_tokens_mark_user_credentials() -> None:
         ({"token": 7}, "'token' must be a non-empty string"),
         ({"google_service_account_key": "/a/path.json"}, "google_service_account"),
         ({"google_service_account_key": "[" * 3000}, "google_service_account"),
+        ({"google_service_account": json.dumps(KEY)}, "google_service_account_key"),
         ({"google_service_acount": "f"}, "did you mean 'google_service_account'"),
         ({"requester_pays": True}, "project"),
         ({"bucket": "b"}, "repeats a part of the table's URI"),
@@ -163,8 +164,9 @@ def test_refresh_tokens_mark_user_credentials() -> None:
 )
 def test_contradictory_options_name_the_remedy(options: dict[str, Any], problem: str) -> None:
     """Of two credentials one would be ignored silently, and a misspelt option would too."""
-    with pytest.raises(InvalidInputError, match=problem):
+    with pytest.raises(InvalidInputError, match=problem) as raised:
         google_settings(options)
+    assert KEY["private_key"] not in str(raised.value)
 
 
 def test_requests_can_name_a_payer() -> None:

@@ -1,11 +1,12 @@
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.storage.local_store import LocalStore
-from lance_stream.storage.locations import normalized_location, open_store
+from lance_stream.storage.locations import check_is_shared, normalized_location, open_store
 from lance_stream.storage.protocols import PROTOCOLS, REFUSED
 
 
@@ -196,3 +197,29 @@ def test_spellings_of_a_location_are_equal(
     actual = {normalized_location(spelling.format(folder=tmp_path)) for spelling in spellings}
     assert len(actual) == 1
     assert normalized_location("s3://bucket/T") not in actual
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3a://AKIA:hidden@bucket/t",
+        "s3n://AKIA:hid/den@bucket/t",
+        "hdfs://user:hidden@host/t",
+        "ftp://user:hidden@host/t",
+        "az://container/t?sv=2024&sig=hidden",
+        "s3://bucket/t?X-Amz-Signature=hidden",
+        "https://acct.blob.core.windows.net/c/t?sv=2024&sig=hidden",
+    ],
+)
+@pytest.mark.parametrize("check", [open_store, check_is_shared])
+def test_secrets_in_locations_are_refused(check: Callable[[str], object], uri: str) -> None:
+    """Locations are shown in plans, logs and errors, and Hadoop once took keys in them."""
+    with pytest.raises(InvalidInputError, match="credentials as storage options") as raised:
+        check(uri)
+    assert "hid" not in str(raised.value)
+
+
+def test_at_signs_and_colons_are_legal() -> None:
+    """A container, a port and a name can contain them without being a password."""
+    for uri in ("abfss://c@a.dfs.core.windows.net:443/t@1", "s3://bucket/a:b@c", "/d/a:b@c?sig=1"):
+        check_is_shared(uri)

@@ -182,11 +182,14 @@ _SPARK_HIDES: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNO
 """The default of Spark's `spark.redaction.regex`, which Spark applies to names and values."""
 
 _HOLDS_A_SECRET: Final = re.compile(
-    r'"[a-z_]*(account_key|access_key|master_key|sas_key|connection_string|credential)"\s*:'
+    r'"[a-z_]*(account_key|access_key|master_key|sas_key|customer_key_base64|connection_string'
+    r'|credential)"\s*:'
+    r"|private_key"
     r"|://[^/@\"]*:[^/@\"]*@",
     re.IGNORECASE,
 )
-"""Secrets in a JSON object without those words: by the names of their options, or in a URI."""
+"""Secrets in a JSON object without those words: by the names of their options, in the JSON of a
+key that Google issued, or in a URI."""
 
 
 def json_object(called: str, text: str) -> dict[str, Any]:

@@ -166,7 +166,13 @@ def _login(settings: Mapping[str, Any]) -> tuple[Login | None, str | None]:
     if "token" in settings:
         return _login_of_token(settings["token"])
     if "service_account" in settings:
-        return Login("file", as_text("google_service_account", settings["service_account"])), None
+        path = as_text("google_service_account", settings["service_account"])
+        if path.lstrip().startswith("{"):  # an error about a missing file would show it
+            raise InvalidInputError(
+                "the storage option google_service_account is the path of a key file. Pass the "
+                "file's JSON as google_service_account_key"
+            )
+        return Login("file", path), None
     if "service_account_key" in settings:
         return _login_of_key(settings["service_account_key"])
     return None, None

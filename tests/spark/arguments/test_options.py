@@ -74,6 +74,8 @@ def test_secret_storage_options_are_merged(
         '{"AZURE_STORAGE_ACCOUNT_KEY" : "shhh"}',
         '{"connection_string": "AccountKey=shhh"}',
         '{"manifest_store": "postgresql://us:shhh@host/db"}',
+        '{"aws_sse_customer_key_base64": "shhh"}',
+        '{"google_service_account": "{\\"private_key\\": \\"shhh\\"}"}',
     ],
 )
 def test_visible_secrets_are_refused(text: str) -> None:
