@@ -26,7 +26,7 @@ definition and its reasons. Ledgers and users store digests: the definition must
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from typing import Any, Final
@@ -123,29 +123,6 @@ def row_hashes(rows: pa.RecordBatch) -> U64s:
         for part in [rows.slice(start, ROWS_PER_STEP)]
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-
-
-class DigestingBatches:
-    """Batches that are digested while they are read.
-
-    Args:
-        batches: The batches to read.
-        hidden: Columns that are not part of the digest.
-
-    Attributes:
-        digest: The digest of the rows read so far.
-    """
-
-    def __init__(self, batches: Iterable[pa.RecordBatch], hidden: Collection[str] = ()) -> None:
-        self._batches = batches
-        self._hidden = hidden
-        self.digest = NO_ROWS
-
-    def __iter__(self) -> Any:
-        for batch in self._batches:
-            names = [name for name in batch.schema.names if name not in self._hidden]
-            self.digest += digest_of(batch.select(names) if self._hidden else batch)
-            yield batch
 
 
 def _digest(batch: pa.RecordBatch) -> RowsDigest:

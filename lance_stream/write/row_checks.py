@@ -19,7 +19,7 @@ column, a type that could lose values, a condition with an unknown column.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -156,12 +156,10 @@ class CheckedBatch(NamedTuple):
     Attributes:
         good: The rows to write.
         bad: The bad rows, as `BAD_ROWS_SCHEMA`.
-        rejected: The bad rows, as received.
     """
 
     good: pa.RecordBatch
     bad: pa.RecordBatch
-    rejected: pa.RecordBatch
 
 
 @dataclass(frozen=True)
@@ -224,14 +222,12 @@ class RowRules:
             judging.evaluate(check, columns)
         good = judging.is_good()
         if good.all():
-            return CheckedBatch(self._good(batch, columns), _NO_BAD_ROWS, batch.slice(0, 0))
-        mask = pa.array(good)
-        rows = batch.filter(mask)
+            return CheckedBatch(self._good(batch, columns), _NO_BAD_ROWS)
+        rows = batch.filter(pa.array(good))
         if self.casts:
             good_rows = np.flatnonzero(good)
             columns = {name: column.of_rows(good_rows) for name, column in columns.items()}
-        rejected = batch.filter(pa.array(~good))
-        return CheckedBatch(self._good(rows, columns), judging.bad_rows(), rejected)
+        return CheckedBatch(self._good(rows, columns), judging.bad_rows())
 
     def _good(self, rows: pa.RecordBatch, columns: "Mapping[str, _Column]") -> pa.RecordBatch:
         if not self.casts:
@@ -504,7 +500,7 @@ def _refuse(
     for received in batches:
         plain = without_views(received.schema)
         batch = received if plain.equals(received.schema) else received.cast(plain)
-        good, reasons, _ = rules.judge(batch)
+        good, reasons = rules.judge(batch)
         num_rows += batch.num_rows
         if reasons.num_rows:
             bad.add(reasons)
@@ -523,9 +519,9 @@ class CheckedBatches:
 
     Args:
         batches: The rows as received.
-        rules: The rules for them.
-        not_digested: Columns that are not part of the rows' digest.
-        digests_good: Whether good rows are digested, too.
+        rules: The rules for them; None if all are good.
+        helpers: Columns that are not part of the rows' digest.
+        drops_helpers: Whether good rows lack these columns.
 
     Attributes:
         digest: The digest of the rows read so far, good and bad.
@@ -535,31 +531,37 @@ class CheckedBatches:
     def __init__(
         self,
         batches: Iterable[pa.RecordBatch],
-        rules: RowRules,
-        not_digested: Sequence[str] = (),
+        rules: RowRules | None,
+        helpers: Collection[str] = (),
         *,
-        digests_good: bool = True,
+        drops_helpers: bool = False,
     ) -> None:
         self._batches = batches
         self._rules = rules
-        self._not_digested = not_digested
-        self._digests_good = digests_good
+        self._helpers = helpers
+        self._drops_helpers = drops_helpers
         self._schema: pa.Schema | None = None
         self.digest = NO_ROWS
         self.bad = BadRows()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
-            if self._schema is None or not batch.schema.equals(self._schema):
-                self._rules.check_batch(batch.schema)
-                self._schema = batch.schema
-            good, bad, rejected = self._rules.judge(batch)
-            digested = batch if self._digests_good else rejected
-            hidden = [name for name in self._not_digested if name in batch.schema.names]
-            self.digest += digest_of(digested.drop_columns(hidden) if hidden else digested)
-            if bad.num_rows:
-                self.bad.add(bad)
-            yield good
+            good = batch if self._rules is None else self._good(batch, self._rules)
+            self.digest += digest_of(self._without_helpers(batch))
+            yield self._without_helpers(good) if self._drops_helpers else good
+
+    def _good(self, batch: pa.RecordBatch, rules: RowRules) -> pa.RecordBatch:
+        if self._schema is None or not batch.schema.equals(self._schema):
+            rules.check_batch(batch.schema)
+            self._schema = batch.schema
+        good, bad = rules.judge(batch)
+        if bad.num_rows:
+            self.bad.add(bad)
+        return good
+
+    def _without_helpers(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        helpers = [name for name in batch.schema.names if name in self._helpers]
+        return batch.drop_columns(helpers) if helpers else batch
 
 
 @dataclass
@@ -587,12 +589,12 @@ class BadRows:
             )
 
     def encode(self) -> bytes:
-        """Return the rows as an Arrow stream, for another process."""
-        return encode_batches(BAD_ROWS_SCHEMA, self.batches)
+        """Return the rows as an Arrow stream, for another process; no bytes if there are none."""
+        return encode_batches(BAD_ROWS_SCHEMA, self.batches) if self else b""
 
     def add_encoded(self, data: bytes) -> None:
         """Add the rows that another process has encoded."""
-        for batch in decode_batches(data):
+        for batch in decode_batches(data) if data else ():
             self.add(batch)
 
     def __bool__(self) -> bool:

@@ -14,7 +14,6 @@ from lance_stream.ledger import row_digests
 from lance_stream.ledger.row_digests import (
     NO_ROWS,
     ROWS_PER_STEP,
-    DigestingBatches,
     RowsDigest,
     add_up,
     digest_of,
@@ -316,19 +315,6 @@ def test_digests_ignore_values_outside_slices(item: pa.DataType) -> None:
     items = pa.array([text, [], [], None], pa.list_(item))
     assert digest_of_column(items.slice(1, 2)) == digest_of_column([[], []], pa.list_(item))
     assert digest_of_column(items.slice(1)) == digest_of_column([[], [], None], pa.list_(item))
-
-
-def test_batches_are_digested_while_read() -> None:
-    """Reading the rows twice would double the cost of a batch, and they must pass through
-    unchanged.
-    """
-    table = table_of_many_types().drop_columns(["value"])  # NaN is not equal to itself
-    batches = DigestingBatches(table.to_batches(max_chunksize=3))
-    assert pa.Table.from_batches(list(batches)) == table
-    assert batches.digest == digest_of(table)
-    without_names = DigestingBatches(table.to_batches(), hidden=["name"])
-    assert pa.Table.from_batches(list(without_names)) == table
-    assert without_names.digest == digest_of(table.drop_columns(["name"]))
 
 
 def test_digests_are_parsed_from_their_text() -> None:

@@ -97,6 +97,22 @@ def test_batching_does_not_change_verdicts(rows, batch_rows):
     assert not rows or checked.digest == digest_of(whole[0])
 
 
+def test_batches_are_digested_while_read():
+    """Reading the rows twice would double the cost of a batch, and without rules they must pass
+    through unchanged.
+    """
+    table = pa.table({"id": [1, None, 3, 4], "name": ["a", "b", None, "d"]})
+    plain = CheckedBatches(table.to_batches(max_chunksize=3), None)
+    assert pa.Table.from_batches(list(plain)) == table
+    assert plain.digest == digest_of(table)
+    assert not plain.bad
+    without_names = digest_of(table.drop_columns(["name"]))
+    for drops_helpers, names in ((False, ["id", "name"]), (True, ["id"])):
+        helped = CheckedBatches(table.to_batches(), None, ["name"], drops_helpers=drops_helpers)
+        assert pa.Table.from_batches(list(helped)) == table.select(names)
+        assert helped.digest == without_names
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=12))
 def test_counting_equals_collecting_bad_rows(rows):

@@ -5,7 +5,7 @@ and a Python task costs more than the writing.
 """
 
 import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from lance_stream.errors import InvalidInputError, LanceStreamError
-from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest, add_up, digest_of
+from lance_stream.ledger.row_digests import RowsDigest, add_up, digest_of
 from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
     ArrowFunction,
@@ -133,19 +133,6 @@ _WIDENING: Final = ("PYTHON_UDF", "SCALA_UDF", "GENERATE")
 
 
 @dataclass(frozen=True)
-class Checks:
-    """What the rows of a batch are checked for; picklable.
-
-    Attributes:
-        rules: The rules.
-        not_stored: Columns of the batch that only the checks need; not part of the digest.
-    """
-
-    rules: RowRules
-    not_stored: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class WrittenBatch:
     """The files and the digest of a batch's rows.
 
@@ -164,7 +151,8 @@ def write_batch(
     df: DataFrame,
     target: WriteTarget,
     num_tasks: int | None,
-    checks: Checks | None = None,
+    rules: RowRules | None = None,
+    helpers: Collection[str] = (),
 ) -> WrittenBatch:
     """Write the rows of a batch to data files that no version names yet, in Spark's tasks.
 
@@ -172,7 +160,8 @@ def write_batch(
         df: The batch.
         target: The destination of the files.
         num_tasks: The maximum number of tasks; None for one per partition.
-        checks: What each row is checked for; None if all rows are written.
+        rules: What each row is checked for; None if all rows are written.
+        helpers: Columns of the batch that only the rules need; not part of the digest.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -180,7 +169,7 @@ def write_batch(
     if num_tasks is not None:
         df = df.coalesce(num_tasks)
     with settings(df.sparkSession, RECORDS_PER_BATCH):
-        rows = map_in_arrow(df, _writing(target, checks), _OUTCOME).collect()
+        rows = map_in_arrow(df, _writing(target, rules, helpers), _OUTCOME).collect()
     fragments = [decode_fragment(bytes(row.fragment)) for row in rows if row.fragment]
     for row in rows:
         if row.error is not None:
@@ -190,8 +179,7 @@ def write_batch(
     bad = BadRows()
     try:
         for row in rows:
-            if row.bad:
-                bad.add_encoded(bytes(row.bad))
+            bad.add_encoded(bytes(row.bad or b""))
     except InvalidInputError:
         delete_files(target.store, fragments)
         raise
@@ -199,14 +187,18 @@ def write_batch(
 
 
 def write_collected(
-    df: DataFrame, target: WriteTarget, checks: Checks | None = None
+    df: DataFrame,
+    target: WriteTarget,
+    rules: RowRules | None = None,
+    helpers: Collection[str] = (),
 ) -> WrittenBatch | None:
     """Write the rows of a batch in the driver; return None if it cannot collect them all.
 
     Args:
         df: The batch.
         target: The destination of the files.
-        checks: What each row is checked for; None if all rows are written.
+        rules: What each row is checked for; None if all rows are written.
+        helpers: Columns of the batch that only the rules need; not part of the digest.
 
     Raises:
         InvalidInputError: A value does not fit the table; no file is left behind.
@@ -214,13 +206,11 @@ def write_collected(
     rows = collect_rows(df)
     if rows is None:
         return None
-    if checks is None and rows.nbytes < LARGE_DIGEST_BYTES:
-        return WrittenBatch(write_fragments(rows.to_batches(), target), digest_of(rows))
-    if checks is None:
+    if rules is None and rows.nbytes >= LARGE_DIGEST_BYTES:
         with ThreadPoolExecutor(1, thread_name_prefix="lance-stream-digest") as thread:
             digest = thread.submit(digest_of, rows)
             return WrittenBatch(write_fragments(rows.to_batches(), target), digest.result())
-    read = CheckedBatches(rows.to_batches(), checks.rules, checks.not_stored)
+    read = CheckedBatches(rows.to_batches(), rules, helpers)
     return WrittenBatch(write_fragments(read, target), read.digest, read.bad)
 
 
@@ -260,7 +250,9 @@ _OUTCOME_SCHEMA: Final = pa.schema(
 )
 
 
-def _writing(target: WriteTarget, checks: Checks | None) -> ArrowFunction:
+def _writing(
+    target: WriteTarget, rules: RowRules | None, helpers: Collection[str]
+) -> ArrowFunction:
     """Return the function that writes one partition in a worker.
 
     It returns a row per file, and one with the digest of the partition's rows, and the bad ones.
@@ -271,16 +263,13 @@ def _writing(target: WriteTarget, checks: Checks | None) -> ArrowFunction:
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            read: DigestingBatches | CheckedBatches = DigestingBatches(batches)
-            if checks is not None:
-                read = CheckedBatches(batches, checks.rules, checks.not_stored)
+            read = CheckedBatches(batches, rules, helpers)
             fragments = write_fragments(read, target)
             rows: list[dict[str, Any]] = [
                 {"fragment": encode_fragment(fragment)} for fragment in fragments
             ]
-            rows.append({"rows": read.digest.num_rows, "digest": read.digest.text})
-            if isinstance(read, CheckedBatches) and read.bad:
-                rows[-1]["bad"] = read.bad.encode()
+            digest, bad = read.digest, read.bad.encode()
+            rows.append({"rows": digest.num_rows, "digest": digest.text, "bad": bad})
         except LanceStreamError as error:
             error.add_note("while a Spark task wrote its part of a batch; nothing was committed")
             rows = [{"error": pickle.dumps(error)}]

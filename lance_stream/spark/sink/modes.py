@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.row_digests import NO_ROWS, digest_of
+from lance_stream.ledger.row_digests import NO_ROWS
 from lance_stream.read.scan import count_rows
 from lance_stream.schema.system_columns import DELETES
 from lance_stream.snapshot.table_version import TableVersion
@@ -24,7 +24,6 @@ from lance_stream.spark.jobs.spark_workers import workers_of
 from lance_stream.spark.sink.bad_rows import RowSorter, row_sorter
 from lance_stream.spark.sink.batch import Batch
 from lance_stream.spark.sink.batch_writing import (
-    Checks,
     WrittenBatch,
     collect_rows,
     is_small_by_estimate,
@@ -41,7 +40,7 @@ from lance_stream.verbs.append import append_fragments
 from lance_stream.verbs.overwrite import overwrite_fragments
 from lance_stream.write.fragments import delete_files, write_target
 from lance_stream.write.planning import Outcome
-from lance_stream.write.row_checks import BadRows, CheckedBatches
+from lance_stream.write.row_checks import CheckedBatches
 
 MAX_ROWS_ON_DRIVER: Final = 1_000_000
 """The driver collects an upsert of at most this many rows, ..."""
@@ -94,20 +93,19 @@ def overwrite(batch: Batch, table: TableVersion) -> SinkCommit:
 
 def _write(batch: Batch, table: TableVersion, sorter: RowSorter) -> WrittenBatch:
     """Write the rows to files; if some are bad, refuse the batch, or stage them."""
-    df, checks = batch.stored(), None
-    if sorter.rules is not None:
-        needed = sorter.rules.checked_columns - {*df.columns}
-        helpers = tuple(column for column in batch.df.columns if column in needed)
-        df = batch.df.select(*[batch.df[quoted(column)] for column in (*df.columns, *helpers)])
-        checks = Checks(sorter.rules, helpers)
+    df, rules, helpers = batch.stored(), sorter.rules, frozenset[str]()
+    if rules is not None:
+        helpers = rules.checked_columns - {*df.columns}
+        names = (*df.columns, *(name for name in batch.df.columns if name in helpers))
+        df = batch.df.select(*[batch.df[quoted(name)] for name in names])
     target, written = write_target(table), None
     if batch.tasks.is_for_driver(batch.last, df, batch.query):
         with batch.phases("write"):
-            written = write_collected(df, target, checks)
+            written = write_collected(df, target, rules, helpers)
     if written is None:
         num_tasks = batch.tasks.after(batch.last)
         with batch.phases("write"):
-            written = write_batch(df, target, num_tasks, checks)
+            written = write_batch(df, target, num_tasks, rules, helpers)
         batch.tasks.add_batch(num_tasks, batch.phases.seconds["write"])
     try:
         sorter.refuse_or_stage(written.bad, written.digest)
@@ -172,12 +170,9 @@ def _upsert_collected(
 ) -> UpsertResult:
     """Upsert rows that the driver has collected; see `upsert_by_staging` for the arguments."""
     batch.tasks.num_bytes = rows.nbytes
-    digest, bad = digest_of(rows.drop_columns(list(helpers))), BadRows()
-    if sorter.rules is not None:
-        checked = CheckedBatches(rows.to_batches(), sorter.rules, digests_good=False)
-        good, bad = list(checked), checked.bad
-        rows = pa.Table.from_batches(good, rows.schema) if bad else rows
-    sorter.refuse_or_stage(bad, digest)
+    read = CheckedBatches(rows.to_batches(), sorter.rules, helpers)
+    rows = pa.Table.from_batches(list(read), rows.schema)
+    sorter.refuse_or_stage(read.bad, read.digest)
     if not rows.num_rows:
         return UpsertResult(table)
     return upsert(

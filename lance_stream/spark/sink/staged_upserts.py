@@ -20,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from lance_stream.errors import LanceStreamError
-from lance_stream.ledger.row_digests import DigestingBatches, add_up
+from lance_stream.ledger.row_digests import add_up
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.arrow_jobs import (
     RECORDS_PER_BATCH,
@@ -90,8 +90,7 @@ def upsert_by_staging(
                 raise pickle.loads(row.error)
         bad = BadRows()
         for row in rows:
-            if row.bad is not None:
-                bad.add_encoded(bytes(row.bad))
+            bad.add_encoded(bytes(row.bad or b""))
         digest = add_up(digest for _, digest in outcomes)
         sorter.refuse_or_stage(bad, digest)
         # Only this column: a helper column may have a type that cannot be stored.
@@ -123,8 +122,8 @@ def _staging(
 ) -> ArrowFunction:
     """Return the function that stages the rows of one partition in a worker.
 
-    It returns a row with what was staged, and one with the bad rows. An error of lance-stream is
-    also returned as a row: a second attempt of the task would fail the same way, and the driver can
+    It returns a row with what was staged, and the bad rows. An error of lance-stream is also
+    returned as a row: a second attempt of the task would fail the same way, and the driver can
     raise the original error.
 
     Args:
@@ -139,22 +138,14 @@ def _staging(
     def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         task = 0 if context is None else context.partitionId()
-        checked = None
-        if checks is not None:
-            batches = checked = CheckedBatches(batches, checks, helpers, digests_good=False)
-        good = DigestingBatches(batches, helpers)
+        read = CheckedBatches(batches, checks, helpers)
         try:
-            staged = stage_rows(good, store, schema, rules, task=task, seed=seed)
+            staged = stage_rows(read, store, schema, rules, task=task, seed=seed)
         except LanceStreamError as error:
             error.add_note("while a Spark task read its part of an upsert; nothing was committed")
             yield _row(error=pickle.dumps(error))
             return
-        digest = good.digest
-        if checked is not None:
-            digest += checked.digest
-            if checked.bad:
-                yield _row(bad=checked.bad.encode())
-        yield _row(staged=pickle.dumps((staged, digest)))
+        yield _row(staged=pickle.dumps((staged, read.digest)), bad=read.bad.encode())
 
     return stage
 

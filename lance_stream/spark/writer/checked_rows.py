@@ -2,14 +2,14 @@
 
     planning worker    plan_checks      do the conditions fit the columns?
     tasks              RowChecks.sort   good rows are written or staged; bad ones go to the commit
-    commit worker      RowChecks.refuse_or_quarantine, before the good rows are committed
+    commit worker      RowChecks.refuse_or_stage, before the good rows are committed
 
 The verdict on a row, the quarantine and the ledger's entry are those of `lance_sink`. A task judges
 by the columns that the table had when the tasks were planned. Without the options `expect` and
 `badRows`, rows are only checked by their casts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 
 from lance_stream.errors import NotFoundError
 from lance_stream.ledger.micro_batch import MicroBatch
-from lance_stream.ledger.row_digests import DigestingBatches, RowsDigest
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.schema.arrow_schemas import to_arrow
 from lance_stream.schema.system_columns import DELETES
@@ -45,33 +44,6 @@ from lance_stream.write.row_checks import BadRows, CheckedBatches, RowRules
 Job: TypeAlias = WriteJob | UpsertJob
 
 
-class CheckedRows:
-    """The good rows of a task's batches.
-
-    Args:
-        checked: The batches, with columns that only the checks need.
-        helpers: Those that are not written.
-    """
-
-    def __init__(self, checked: CheckedBatches, helpers: Sequence[str]) -> None:
-        self._checked = checked
-        self._helpers = list(helpers)
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for batch in self._checked:
-            yield batch.drop_columns(self._helpers) if self._helpers else batch
-
-    @property
-    def digest(self) -> RowsDigest:
-        """The digest of the rows read so far, good and bad."""
-        return self._checked.digest
-
-    @property
-    def bad(self) -> BadRows:
-        """The bad rows so far."""
-        return self._checked.bad
-
-
 @dataclass(frozen=True)
 class RowChecks:
     """What the rows of a job are checked for, and what becomes of bad ones; picklable.
@@ -88,23 +60,21 @@ class RowChecks:
     helpers: tuple[str, ...] = ()
     upsert: UpsertRules | None = None
 
-    def sort(self, batches: Iterable[pa.RecordBatch]) -> CheckedRows | DigestingBatches:
-        """Return the good rows of a task.
+    def sort(self, batches: Iterable[pa.RecordBatch]) -> CheckedBatches:
+        """Return the batches of a task; reading them yields the good rows.
 
         Args:
             batches: The rows, with names in the table's spelling.
         """
-        if self.rules is None:
-            return DigestingBatches(batches)
-        if self.upsert is None or self.upsert.delete_when is None:
-            return CheckedRows(CheckedBatches(batches, self.rules, self.helpers), ())
+        if self.rules is None or self.rules.deletes is None or self.upsert is None:
+            return CheckedBatches(batches, self.rules, self.helpers)
         rules = self.upsert
         marked = (
             batch.append_column(DELETES, pa.array(which_delete(batch, rules))) for batch in batches
         )
-        return CheckedRows(CheckedBatches(marked, self.rules, (DELETES,)), (DELETES,))
+        return CheckedBatches(marked, self.rules, (DELETES,), drops_helpers=True)
 
-    def refuse_or_quarantine(
+    def refuse_or_stage(
         self, job: Job, bad: BadRows, num_rows: int, batch: MicroBatch | None
     ) -> QuarantineBatch | None:
         """Refuse the batch because of its rows, or stage bad ones for the quarantine.

@@ -42,7 +42,6 @@ from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import (
     NO_ROWS,
-    DigestingBatches,
     RowsDigest,
     add_up,
     digest_of,
@@ -57,7 +56,7 @@ from lance_stream.spark.session.column_names import (
 from lance_stream.spark.session.spark_types import to_nullable
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.versions import STREAM_WRITER
-from lance_stream.spark.writer.checked_rows import CheckedRows, Job, RowChecks, target_of
+from lance_stream.spark.writer.checked_rows import Job, RowChecks, target_of
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.spark.writer.upsert_writer import UpsertJob, commit_upsert, plan_upsert, stage
 from lance_stream.spark.writer.upsert_writer import discard as discard_staged
@@ -311,18 +310,14 @@ def _write(
     try:
         if isinstance(job, UpsertJob):
             staged = stage(job, read)
-            bad = _bad_rows(read)
+            bad = read.bad.encode()
             return TaskResult(None, (), read.digest, query_id=query_id, staged=staged, bad=bad)
         fragments = write_fragments(read, job.target)
     except LanceStreamError as error:
         error.add_note("while a Spark task wrote its part of the rows; nothing was committed")
         return _result(job, query_id=query_id, error=pickle.dumps(error))
     encoded = tuple(map(encode_fragment, fragments))
-    return TaskResult(job, encoded, read.digest, query_id=query_id, bad=_bad_rows(read))
-
-
-def _bad_rows(read: DigestingBatches | CheckedRows) -> bytes:
-    return read.bad.encode() if isinstance(read, CheckedRows) and read.bad else b""
+    return TaskResult(job, encoded, read.digest, query_id=query_id, bad=read.bad.encode())
 
 
 def _named(
@@ -369,7 +364,7 @@ def _commit(
             )
             checks.publish(job, batch.batch)
             return
-    quarantine = _refuse_or_quarantine(checks, job, results, batch)
+    quarantine = _refuse_or_stage(checks, job, results, batch)
     file = "" if quarantine is None else quarantine.file
     if batch is not None and file:
         batch = replace(batch, quarantined=file)
@@ -382,19 +377,16 @@ def _commit(
             _log.info("%s: quarantined %s in %s", job.uri, dict(quarantine.counts), quarantine.uri)
 
 
-def _refuse_or_quarantine(
+def _refuse_or_stage(
     checks: RowChecks, job: Job, results: Sequence[TaskResult], batch: PendingBatch | None
 ) -> QuarantineBatch | None:
     """Refuse the batch because of its rows, and delete their files; or stage bad ones."""
     bad = BadRows()
     try:
         for result in results:
-            if result.bad:
-                bad.add_encoded(result.bad)
+            bad.add_encoded(result.bad)
         num_rows = sum(result.digest.num_rows for result in results)
-        return checks.refuse_or_quarantine(
-            job, bad, num_rows, None if batch is None else batch.batch
-        )
+        return checks.refuse_or_stage(job, bad, num_rows, None if batch is None else batch.batch)
     except LanceStreamError:
         _discard(results, job)
         raise
