@@ -21,7 +21,7 @@ from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.ascending import distinct
 from lance_stream.table.operations.key_filters import BloomFilter, KeyExistenceFilter
 from lance_stream.table.operations.rows import Update, UpdateMode
-from lance_stream.upsert.row_writer import UpsertPart
+from lance_stream.upsert.row_writer import UpsertPart, Written
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.tombstones import (
     PlannedTombstones,
@@ -91,16 +91,8 @@ def plan_update(
     """
     parts = [part.written for part in work.parts]
     remembered = work.remembered
-    new: list[Fragment] = []
     changed = np.sort(np.concatenate([_NO_ADDRESSES, *(part.changed for part in parts)]))
-    lineage = moved_lineage(table, changed) if table.has_stable_row_ids else None
-    for part in parts:
-        if lineage is None:
-            new += part.fragments
-        else:
-            new += with_moved_lineage(
-                part.fragments, lineage.at(np.searchsorted(changed, part.changed))
-            )
+    new = _new_fragments(table, parts, changed)
     deleted = [part.decision.deleted for part in parts]
     updated, removed = without_rows(
         table, np.sort(np.concatenate([changed, *deleted])), environment
@@ -144,6 +136,28 @@ def plan_update(
 
 
 _NO_ADDRESSES: Final = np.empty(0, np.uint64)
+
+
+def _new_fragments(
+    table: TableVersion, parts: Sequence[Written], changed: RowAddresses
+) -> list[Fragment]:
+    """Return the new fragments of all parts, with the lineage of the rows that moved there.
+
+    Args:
+        table: The version that was planned on.
+        parts: What was written.
+        changed: u64 addresses of all rows that moved, ascending.
+    """
+    if not table.has_stable_row_ids:
+        return [fragment for part in parts for fragment in part.fragments]
+    lineage = moved_lineage(table, changed)
+    return [
+        fragment
+        for part in parts
+        for fragment in with_moved_lineage(
+            part.fragments, lineage.at(np.searchsorted(changed, part.changed))
+        )
+    ]
 
 
 def _inserted_keys(

@@ -31,9 +31,8 @@ from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.sink.batch_calls import BatchCall
 from lance_stream.spark.sink.batch_writing import TaskCount
 from lance_stream.spark.sink.reports import SinkCommit
-from lance_stream.spark.writer.batch_types import check_compared, check_readable, is_condition
+from lance_stream.spark.writer.batch_types import check_rows_by_key, is_condition
 from lance_stream.spark.writer.new_tables import new_table_schema
-from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import (
     ChangeRules,
     check_has_sequence,
@@ -118,11 +117,8 @@ class Batch:
             NotFoundError: The table must have existed before this batch, or have a newer version.
         """
         arguments = self.arguments
-        if arguments.mode == "apply_changes":
-            check_has_changes(self.df.columns)
         if arguments.is_by_key:
-            check_compared(self.df.schema, arguments.on, arguments.sequence_by)
-            check_readable(self.df.schema, arguments.not_stored(self.df.columns))
+            check_rows_by_key(arguments, self.df.schema)
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
         incoming = stored_schema(to_nullable(self.stored().schema))
         if not incoming.names:

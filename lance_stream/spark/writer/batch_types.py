@@ -19,11 +19,31 @@ from pyspark.sql.types import (
 )
 
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.spark_types import types_in
 from lance_stream.spark.versions import BY_BYTES, collation_of
+from lance_stream.upsert.change_feeds import check_has_changes
 
 
-def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | None) -> None:
+def check_rows_by_key(arguments: WriterArguments, schema: StructType) -> None:
+    """Refuse columns of rows that are applied by their keys, and cannot be.
+
+    Args:
+        arguments: The arguments of the sink or writer, with column names as in the rows.
+        schema: The rows' columns.
+
+    Raises:
+        InvalidInputError: A key or a sequence has a collation, or the columns of changes are
+            missing.
+        UnsupportedFeatureError: A column that is not stored cannot be read.
+    """
+    if arguments.mode == "apply_changes":
+        check_has_changes(schema.names)
+    _check_compared(schema, arguments.on, arguments.sequence_by)
+    _check_readable(schema, arguments.not_stored(schema.names))
+
+
+def _check_compared(schema: StructType, on: Iterable[str], sequence_by: str | None) -> None:
     """Refuse keys and sequences that Spark does not compare by their bytes.
 
     Args:
@@ -52,7 +72,7 @@ def check_compared(schema: StructType, on: Iterable[str], sequence_by: str | Non
         )
 
 
-def check_readable(schema: StructType, names: Iterable[str]) -> None:
+def _check_readable(schema: StructType, names: Iterable[str]) -> None:
     """Refuse columns that are not stored but have to be read, and cannot be.
 
     Args:

@@ -31,12 +31,11 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
-from lance_stream.spark.writer.batch_types import check_compared, check_readable
+from lance_stream.spark.writer.batch_types import check_rows_by_key
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
 from lance_stream.spark.writer.new_tables import new_table_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.change_feeds import check_has_changes
 from lance_stream.upsert.change_rules import check_has_sequence
 from lance_stream.upsert.large.staged_rows import (
     StagedRows,
@@ -137,8 +136,6 @@ def plan_upsert(
         ]
     )
     rules = _rules(arguments, incoming.names, columns, case_sensitive=case_sensitive)
-    check_compared(columns, rules.on, rules.sequence_by)
-    check_readable(columns, rules.except_columns)
     stored = [column for column in columns if column.name not in rules.except_columns]
     # Only this column: another one that is not stored may have a type that cannot be.
     ordering = StructType([column for column in columns if column.name == rules.sequence_by])
@@ -305,13 +302,14 @@ def _rules(
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
 
     Raises:
-        InvalidInputError: A column does not exist, or its name is ambiguous; or the condition is
-            not one that can be evaluated.
+        InvalidInputError: A column does not exist, its name is ambiguous, or it does not fit; or
+            the condition is not one that can be evaluated.
+        UnsupportedFeatureError: A column that is not stored cannot be read.
     """
-    if arguments.mode == "apply_changes":
-        check_has_changes(columns.names)
     column = column_finder(before, columns.names, "the rows have", case_sensitive=case_sensitive)
     condition = arguments.delete_when
     if condition is not None:
         condition = resolve_delete_condition(condition, columns, case_sensitive=case_sensitive)
-    return arguments.renamed(column).upsert_rules(columns.names, condition)
+    arguments = arguments.renamed(column)
+    check_rows_by_key(arguments, columns)
+    return arguments.upsert_rules(columns.names, condition)
