@@ -16,7 +16,7 @@ import pytest
 import lance_stream
 from lance_stream.environment import MACHINE
 from lance_stream.errors import InvalidInputError, TableReplacedError
-from lance_stream.keys import comparing
+from lance_stream.keys import value_comparison
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import attempts, winners
 from lance_stream.upsert.attempts import UpsertResult
@@ -279,7 +279,7 @@ def test_repeated_rows_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     def counted(left: pa.RecordBatch, right: pa.RecordBatch) -> Any:
         calls.append(left.num_rows)
-        return comparing.same_rows(left, right)
+        return value_comparison.same_rows(left, right)
 
     monkeypatch.setattr(winners, "same_rows", counted)
     rows = pa.table({"id": [1, 2] * 500, "seq": [1] * 1000, "s": [{"a": None}] * 1000})
