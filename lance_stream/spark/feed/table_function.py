@@ -8,8 +8,9 @@ its rows one at a time; loading the format, or a temporary view of it, is many t
     lance_changes(uri, start, end, 'netChanges')          one change per row
     lance_changes(uri => ..., start => TIMESTAMP '...')   from a timestamp to the newest version
 
-Both ends are inclusive. A timestamp selects the versions committed at or after it, or at or before
-it; a TIMESTAMP_NTZ, which has no zone, is in UTC.
+The interval is fixed when the query is analyzed. Both ends are inclusive. A timestamp selects the
+versions committed at or after it, or at or before it; a TIMESTAMP_NTZ, which has no zone, is in
+UTC.
 
 The program that registers the function does not run it, so planning and reading are imported only
 where Spark runs it.
@@ -19,13 +20,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.types import StructType, TimestampNTZType
+from pyspark.sql.types import TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
+from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.storage.locations import check_is_shared
 
 if TYPE_CHECKING:
@@ -40,9 +42,11 @@ class _Analyzed(AnalyzeResult):
 
     Attributes:
         in_utc: For both ends of the interval, whether it is a timestamp without a zone.
+        last: The last version of the interval.
     """
 
     in_utc: tuple[bool, ...] = (False, False)
+    last: int = 0
 
 
 def changes_function(session: SessionOptions) -> type[Any]:
@@ -55,11 +59,11 @@ def changes_function(session: SessionOptions) -> type[Any]:
     """
 
     class ChangesFunction:
-        def __init__(self, analyzed: _Analyzed | None = None) -> None:
-            self._in_utc = (False, False) if analyzed is None else analyzed.in_utc
-            self._columns = None if analyzed is None else analyzed.schema
+        def __init__(self, analyzed: _Analyzed) -> None:
+            self._analyzed = analyzed
 
         @staticmethod
+        @without_traceback
         def analyze(
             uri: AnalyzeArgument,
             start: AnalyzeArgument,
@@ -69,6 +73,11 @@ def changes_function(session: SessionOptions) -> type[Any]:
             from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
 
             arguments = (uri, start, end, deduplication_mode)
+            if not all(value is None or value.isConstantExpression for value in arguments):
+                raise InvalidInputError(
+                    f"{_USAGE}: the arguments must be constants, which are known before a row is "
+                    "read, not columns or subqueries"
+                )
             in_utc = tuple(
                 bound is not None and isinstance(bound.dataType, TimestampNTZType)
                 for bound in (start, end)
@@ -76,14 +85,17 @@ def changes_function(session: SessionOptions) -> type[Any]:
             options = _reader_options(
                 session, in_utc, *(value and value.value for value in arguments)
             )
-            schema = schema_of_changes(open_for_changes(options), options)
-            return _Analyzed(spark_schema(carrier_schema(schema)), in_utc=in_utc)
+            table = open_for_changes(options)
+            schema = spark_schema(carrier_schema(schema_of_changes(table, options)))
+            return _Analyzed(schema, in_utc=in_utc, last=table.version)
 
+        @without_traceback
         def eval(
             self, uri: str, start: Any, end: Any = None, deduplication_mode: str | None = None
         ) -> Rows:
-            options = _reader_options(session, self._in_utc, uri, start, end, deduplication_mode)
-            return _changes(options, self._columns)
+            in_utc = self._analyzed.in_utc
+            options = _reader_options(session, in_utc, uri, start, end, deduplication_mode)
+            return _changes(options, self._analyzed)
 
     return ChangesFunction
 
@@ -97,14 +109,15 @@ def _to_utc(moment: datetime) -> datetime:
         return moment.replace(tzinfo=UTC)
 
 
-def _changes(options: "ReaderOptions", analyzed: StructType | None) -> Rows:
+def _changes(options: "ReaderOptions", analyzed: _Analyzed) -> Rows:
     from lance_stream.feed.change_units import read_changes
+    from lance_stream.snapshot.resolving import open_version
     from lance_stream.spark.feed.batch_reader import plan_batch
-    from lance_stream.spark.feed.planning import open_for_changes, schema_of_changes
+    from lance_stream.spark.feed.planning import schema_of_changes
 
-    table = open_for_changes(options)
+    table = open_version(options.uri, analyzed.last, options.storage_options)
     carried = carrier_schema(schema_of_changes(table, options))
-    check_columns(carried, analyzed, "lance_changes")
+    check_columns(carried, analyzed.schema, "lance_changes")
     for batch in read_changes(plan_batch(table, options, carried)):
         yield from rows_of(batch, carried)
 

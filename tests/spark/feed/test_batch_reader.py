@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import TimestampType
+from pyspark.sql.udtf import AnalyzeArgument
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
@@ -23,6 +25,16 @@ def uri(tmp_path: Path) -> str:
     where = str(tmp_path / "table")
     lance_stream.create_dataset(where, SCHEMA).append(pa.table({"id": [1]}))
     return where
+
+
+def changes_in_sql(*arguments: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of `lance_changes`, called as Spark calls it."""
+    function = changes_function(SessionOptions())
+    constants = [
+        AnalyzeArgument(TimestampType(), value, isTable=False, isConstantExpression=True)
+        for value in arguments
+    ]
+    return list(function(function.analyze(*constants)).eval(*arguments))
 
 
 def num_rows(uri: str, **options: datetime) -> int:
@@ -60,16 +72,15 @@ def test_all_interfaces_refuse_reversed_intervals(uri: str) -> None:
     first, second = (version.timestamp for version in ds.versions())
     assert first is not None
     assert second is not None
-    function = changes_function(SessionOptions())()
     for start, end in ((second, first), (second + timedelta(days=1), second), (2, 1)):
         with pytest.raises(InvalidInputError, match="is before starting"):
-            list(function.eval(uri, start, end))
+            changes_in_sql(uri, start, end)
     options = {"startingtimestamp": datetime.now(UTC).isoformat(), "endingversion": "1"}
     source = LanceSource({"path": uri, "readchangefeed": "true", **options})
     with pytest.raises(InvalidInputError, match=r"start at version 3, but the last .* is 1"):
         source.reader(source.schema()).partitions()
     with pytest.raises(InvalidInputError, match="start at version 3"):
-        list(function.eval(uri, second + timedelta(days=1), 1))
+        changes_in_sql(uri, second + timedelta(days=1), 1)
 
 
 def test_missing_ends_share_the_feeds_remedy(uri: str) -> None:
@@ -117,6 +128,5 @@ def test_the_sql_function_checks_its_arguments(
     uri: str, arguments: tuple[Any, ...], message: str
 ) -> None:
     """SQL passes any type of value, and True would otherwise be read as version 1."""
-    function = changes_function(SessionOptions())()
     with pytest.raises(InvalidInputError, match=message):
-        function.eval(*(uri if argument == "URI" else argument for argument in arguments))
+        changes_in_sql(*(uri if argument == "URI" else argument for argument in arguments))
