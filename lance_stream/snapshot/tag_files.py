@@ -36,7 +36,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    LanceStreamError,
+    NotFoundError,
+)
 from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.timestamps import as_rfc3339, in_utc, parse_moment
 from lance_stream.storage.store import Store, check_is_in_table, create_if_absent
@@ -292,7 +297,8 @@ def _store_of(refs: Refs, name: str) -> Store:
 def hold_version(refs: Refs, version: int) -> Iterator[None]:
     """Protect a version from cleanup by a temporary tag while the body runs.
 
-    If the process is killed, the tag remains; cleanup ignores it once it is old.
+    If the process is killed, or the tag cannot be deleted, it remains; cleanup ignores it once it
+    is old.
 
     Raises:
         NotFoundError: The version does not exist.
@@ -302,8 +308,12 @@ def hold_version(refs: Refs, version: int) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(NotFoundError):
+        try:
             delete_tag(refs, name)
+        except NotFoundError:
+            pass
+        except (LanceStreamError, OSError) as error:  # the body may have committed
+            _log.warning("the tag %s of %s was not deleted: %s", name, refs.root.uri, error)
 
 
 @contextmanager

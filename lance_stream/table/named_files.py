@@ -14,7 +14,7 @@ failed commit, or it belongs to a commit in progress.
     _lance_stream/staged_rows/*       never: rows of a commit in progress
     _lance_stream/quarantined/*       by its name, in the config
     _versions/{manifest}-{uuid}       never: staged for an external manifest store
-    temporary files in those folders  never
+    temporary files in those folders  never, and those in `_refs`, which has no other unused files
 
 Other files in the directory do not belong to the table; nor do files deeper in one of these
 folders, such as those of a branch called `x/data` in the directory of the branch `x`.
@@ -223,6 +223,7 @@ _FOLDERS: Final[Mapping[str, Callable[[str], Nameable | None]]] = {
     paths.STAGED_ROWS_DIRECTORY: _staged_rows,
     paths.QUARANTINED_ROWS_DIRECTORY: _parser_of(FileKind.QUARANTINED_ROWS),
     paths.VERSIONS_DIRECTORY: _version,
+    paths.REFS_DIRECTORY: lambda _path: None,
 }
 
 FOLDERS: Final = tuple(_FOLDERS)

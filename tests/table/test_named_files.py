@@ -41,6 +41,8 @@ KEYS = "_lance_stream/key_index"
         (f"{KEYS}/7.keys", None),
         (f"_lance_stream/staged_rows/{RANDOM}", Nameable(FileKind.STAGED_ROWS, None)),
         (f"_lance_stream/staged_rows/x/{RANDOM}", None),
+        ("_refs/branches/.x.json.0a.tmp", Nameable(FileKind.TEMPORARY, None)),
+        ("_refs/tags/x.json", None),
         ("other/x.lance", None),
         ("x.lance", None),
     ],

@@ -1,8 +1,11 @@
 """Tags, branches and consumers protect versions, until they expire."""
 
+from unittest.mock import Mock
+
 import pytest
 
-from lance_stream import BadDataError, InvalidInputError
+from lance_stream import BadDataError, InvalidInputError, NotFoundError
+from lance_stream.errors import StoreRefusedError
 from lance_stream.maintenance.branches import delete_branch
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
@@ -89,6 +92,23 @@ def test_holds_of_killed_verbs_expire() -> None:
     assert cleanup(ds.table, ALL, environment=in_days(6.9)).protected == {name: 1}
     assert cleanup(ds.table, ALL, environment=in_days(7.1)).versions == (3,)
     assert ds.tags.list() == {}
+
+
+def test_holds_may_outlive_their_verbs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The verb has committed: an error would make its caller repeat it, or hide its own error."""
+    ds = busy_table()
+    refuse = Mock(side_effect=StoreRefusedError("the credentials do not allow deletes"))
+    monkeypatch.setattr(type(ds.table.store), "delete", refuse)
+    restored = ds.restore(2)
+    assert restored.version == ds.version + 1
+    with pytest.raises(NotFoundError, match="version 99"), hold_version(ds.table.refs, 3):
+        ds.table.log.read(99)
+    assert [record.message.count("do not allow deletes") for record in caplog.records] == [1, 1]
+    monkeypatch.undo()
+    assert cleanup(restored.table, ALL, environment=in_days(7.1)).protected == {}
+    assert restored.tags.list() == {}
 
 
 def test_holds_on_branches_expire() -> None:
