@@ -2,8 +2,10 @@
 
 The date of a file is from the clock of its store, but ages are computed with this machine's clock.
 If this machine's clock is ahead, files of active writers look old enough to delete, and tombstones
-look expired. So before anything is removed because of its age, an empty file is written and its
-date is compared with this machine's clock. The difference is cached for an hour.
+look expired. If it is behind, its tombstones are stamped too early, and expire too early for other
+machines. So before anything is removed because of its age, or stamped with the time from which its
+age counts, an empty file is written and its date is compared with this machine's clock. The
+difference is cached for an hour.
 """
 
 import logging
@@ -28,14 +30,18 @@ _ahead: Final[TTLCache[str, int]] = TTLCache(maxsize=256, ttl=3600)
 _lock: Final = threading.Lock()
 
 
-def with_store_clock(store: Store, environment: Environment) -> Environment:
-    """Return an environment whose clock is not ahead of a store's clock.
+def with_store_clock(
+    store: Store, environment: Environment, *, may_be_behind: bool = False
+) -> Environment:
+    """Return an environment whose clock is that of a store.
 
     The first call in an hour writes, lists and deletes a file.
 
     Args:
         store: The store of a table.
         environment: The environment of this machine.
+        may_be_behind: Whether a clock behind the store's is kept, for ages that are safe to
+            underestimate.
 
     Raises:
         StoreError: The file cannot be written.
@@ -46,7 +52,7 @@ def with_store_clock(store: Store, environment: Environment) -> Environment:
         ahead = _nanos_ahead_of(store, environment)
         with _lock:
             _ahead[store.uri] = ahead
-    if ahead <= TOLERATED_NANOS:
+    if abs(ahead) <= TOLERATED_NANOS or (ahead < 0 and may_be_behind):
         return environment
     now = environment.now_nanos
     return replace(environment, now_nanos=lambda: now() - ahead)
@@ -58,14 +64,19 @@ def _nanos_ahead_of(store: Store, environment: Environment) -> int:
     store.write(path, b"")  # empty, because cleanup must work on a full disk
     try:
         files = [file for file in store.list_files(TOMBSTONES_DIRECTORY) if file.path == path]
+        after = _machine_nanos()
     finally:
         store.delete(path)
-    ahead = before - int(files[0].modified * 1e9) if files else 0
-    if ahead > TOLERATED_NANOS:
+    if not files:
+        return 0
+    modified = int(files[0].modified * 1e9)
+    ahead = max(before - modified, min(after - modified, 0))
+    if abs(ahead) > TOLERATED_NANOS:
         _log.warning(
-            "the clock of this machine is %.0f s ahead of the clock of %s, which determines the "
-            "ages of files: correct the machine's clock",
-            ahead / 1e9,
+            "the clock of this machine is %.0f s %s the clock of %s, which determines the ages of "
+            "files and tombstones: correct the machine's clock",
+            abs(ahead) / 1e9,
+            "ahead of" if ahead > 0 else "behind",
             store.uri,
         )
     return ahead

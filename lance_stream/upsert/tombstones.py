@@ -245,8 +245,7 @@ def remembered_deletes(
     tombstones = read_tombstones(table.manifest.config)
     if rules.tombstones is None and (tombstones is None or not is_of(tombstones, rules.on, name)):
         return None
-    # Existing tombstones may have expired: judge their age by the store's clock.
-    if tombstones is not None and tombstones.files and rules.tombstones != FOR_GOOD:
+    if rules.tombstones not in (None, FOR_GOOD):
         environment = with_store_clock(table.store, environment)
     remembered = open_remembered(
         table,

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream import Dataset
 from lance_stream.cli.main import main
 from lance_stream.environment import MACHINE
 from lance_stream.errors import (
@@ -419,6 +420,34 @@ def test_fast_clocks_expire_no_tombstones(tmp_path: Path, monkeypatch: pytest.Mo
             assert ds.to_table()["id"].to_pylist() == [2]
     finally:
         object.__setattr__(MACHINE, "now_nanos", real_now)
+
+
+@pytest.mark.parametrize("keeps_history", [False, True])
+def test_slow_clocks_expire_no_tombstones(
+    keeps_history: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete that is stamped too early has expired for machines whose clocks are right."""
+    schema = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("op", pa.string())])
+    apply = Dataset.apply_scd2 if keeps_history else Dataset.apply_scd1
+
+    def change(seq: int, op: str) -> Dataset:
+        row = pa.Table.from_pylist([{"id": 1, "seq": seq, "op": op}], schema=schema)
+        newest = lance_stream.open_dataset(tmp_path / "t")
+        return apply(newest, row, "id", "seq", apply_as_deletes="op = 'd'", tombstones="7 days")
+
+    columns = lance_stream.history_schema(schema, pa.int64()) if keeps_history else schema
+    lance_stream.create_dataset(tmp_path / "t", columns)
+    real_now = MACHINE.now_nanos
+    monkeypatch.setattr(store_clock, "_machine_nanos", lambda: real_now() - 8 * DAY_NANOS)
+    object.__setattr__(MACHINE, "now_nanos", lambda: real_now() - 8 * DAY_NANOS)
+    try:
+        change(5, "d")
+    finally:
+        object.__setattr__(MACHINE, "now_nanos", real_now)
+    monkeypatch.setattr(store_clock, "_machine_nanos", real_now)
+    store_clock._ahead.clear()
+    rows = change(3, "u").to_table().to_pylist()
+    assert [row.get("__END_AT") for row in rows] == ([5] if keeps_history else [])
 
 
 @pytest.mark.parametrize("words", [["show"], ["show", "--json"], ["log"], ["verify"]])

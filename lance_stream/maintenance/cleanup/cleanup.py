@@ -107,7 +107,7 @@ def cleanup(
     table.log.check_may_follow(table.manifest)
     check_has_no_links(table.refs)
     if not is_dry_run:
-        environment = with_store_clock(table.store, environment)
+        environment = with_store_clock(table.store, environment, may_be_behind=True)
     expired = expired_consumers(table, rules, environment)
     ignored = {*(consumer.tag for consumer in expired), *expired_tags(table.refs, environment)}
     branches = branches_by_origin(table.refs)

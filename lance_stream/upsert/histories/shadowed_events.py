@@ -16,7 +16,6 @@ from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.config.tombstones import read_tombstones
 from lance_stream.upsert.rules import END_AT, FOR_GOOD, START_AT, UpsertRules
 from lance_stream.upsert.tombstone_files import VALUE_PREFIX, Deletes, plain_values
 from lance_stream.upsert.tombstones import RememberedDeletes, open_remembered
@@ -144,9 +143,8 @@ def open_shadowed_events(
             "the blobs in a separate table, and their keys in the history"
         )
     values = column_cache(schema, stored, rules)
-    tombstones = read_tombstones(table.manifest.config)
     age = FOR_GOOD if rules.tombstones is None else rules.tombstones
-    if tombstones is not None and tombstones.files and age != FOR_GOOD:
+    if age != FOR_GOOD:
         environment = with_store_clock(table.store, environment)
     return open_remembered(
         table,
