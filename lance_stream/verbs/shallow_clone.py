@@ -6,14 +6,17 @@
        is itself a clone, also tag the versions whose files it names, in their tables
     4  publish the clone's first version (see `commit.cloning`)
 
-A clone that was killed after any step can be repeated. If a step fails, step 2 is undone. The tag
-is `lance_stream.clone.{digest}`, and its metadata has the clone's location. Nothing deletes it: a
-table is not told when a clone of it is deleted, or has rewritten all its rows.
+A clone that was killed after any step can be repeated. If a step fails, steps 2 and 3 are undone,
+unless another process has joined the clone and published it. A process that joined checks its tags
+again after step 4, since the first one may have deleted them before that.
+
+The tag is `lance_stream.clone.{digest}`, and its metadata has the clone's location. Nothing deletes
+it later: a table is not told when a clone of it is deleted, or has rewritten all its rows.
 """
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,22 +25,29 @@ from lance_stream.arguments import as_flag
 from lance_stream.commit.cloning import CloneSource, publish_clone, start_clone
 from lance_stream.commit.manifest_stores.choice import location_of_files
 from lance_stream.commit.opening import open_log
+from lance_stream.commit.version_log import VersionLog
 from lance_stream.errors import (
     CommitUncertainError,
     InvalidInputError,
     LanceStreamError,
     NotFoundError,
 )
-from lance_stream.snapshot.references import Refs, notes_on_missing_branch
+from lance_stream.snapshot.references import notes_on_missing_branch
 from lance_stream.snapshot.resolving import VersionSpec, checkout
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.snapshot.tag_files import CLONE_PREFIX, create_tag, find_tag, manifest_size
+from lance_stream.snapshot.tag_files import (
+    CLONE_PREFIX,
+    create_tag,
+    delete_tag,
+    find_tag,
+    manifest_size,
+)
 from lance_stream.storage.options.names import as_options
 from lance_stream.storage.trust import open_named
 from lance_stream.table.apply import check_may_write
 from lance_stream.table.paths import CLONED_FROM
 from lance_stream.upsert.tombstone_files import read_bytes
-from lance_stream.verbs.clone_origins import origins_of
+from lance_stream.verbs.clone_origins import CloneOrigin, origins_of
 
 
 def shallow_clone(
@@ -64,11 +74,8 @@ def shallow_clone(
         partial(read_bytes, start.files),
     )
     _check_can_be_read(source, target)
-    try:
-        existing = log.latest()
-    except NotFoundError:
-        pass
-    else:
+    existing = _latest(log)
+    if existing is not None:
         raise InvalidInputError(
             f"a dataset already exists at {log.store.uri}, at version {existing}. Clone to another "
             "location"
@@ -80,22 +87,29 @@ def shallow_clone(
             "ds.branches.create(name, version)"
         )
     check_may_write(source.manifest)
-    origins = origins_of(start) if tag_source else []
+    cloned = CloneOrigin(start.refs, start.version)
+    origins = [cloned, *origins_of(start)] if tag_source else []
     _, is_new = start_clone(log.store, source, None)
+    tags: list[CloneOrigin] = []
     try:
-        if tag_source:
-            _tag(start.refs, start.version, target)
-            for origin in origins:
-                _tag(origin.refs, origin.version, target)
+        for origin in origins:
+            if _tag(origin, target):
+                tags.append(origin)
         manifest = publish_clone(log, source, None)
     except CommitUncertainError:
         raise
     except (LanceStreamError, OSError):
-        if is_new:  # so that the location can be used for another clone
+        if is_new:
             with suppress(LanceStreamError, OSError):
-                log.store.delete(CLONED_FROM)
+                _undo(target, tags)
         raise
-    if not tag_source and not start.log.has(start.version):
+    try:
+        for origin in () if is_new else origins:
+            _tag(origin, target)
+        is_protected = tag_source or start.log.has(start.version)
+    except NotFoundError:
+        is_protected = False
+    if not is_protected:
         log.store.delete(log.manifest_path(manifest.version))
         log.store.delete(CLONED_FROM)
         raise NotFoundError(
@@ -104,6 +118,31 @@ def shallow_clone(
             "(tag_source=True)"
         )
     return target.at(manifest)
+
+
+def _undo(target: TableVersion, tags: Sequence[CloneOrigin]) -> None:
+    """Undo the first steps of a clone, so that the location can be used for another clone.
+
+    Args:
+        target: The clone.
+        tags: The versions that this process has tagged.
+    """
+    if _latest(target.log) is not None:
+        return
+    for origin in tags:
+        delete_tag(origin.refs, _tag_name(origin, target))
+    if _latest(target.log) is None:
+        target.store.delete(CLONED_FROM)
+    else:
+        for origin in tags:
+            _tag(origin, target)
+
+
+def _latest(log: VersionLog) -> int | None:
+    try:
+        return log.latest()
+    except NotFoundError:
+        return None
 
 
 def _check_can_be_read(source: CloneSource, target: TableVersion) -> None:
@@ -128,14 +167,20 @@ def _check_can_be_read(source: CloneSource, target: TableVersion) -> None:
         ) from error
 
 
-def _tag(refs: Refs, version: int, target: TableVersion) -> None:
-    """Tag a version for a clone, unless an earlier attempt has.
+def _tag(origin: CloneOrigin, target: TableVersion) -> bool:
+    """Tag a version for a clone, unless an earlier attempt has; return whether this call did.
 
     Raises:
         NotFoundError: The version has been cleaned up.
         StoreRefusedError: The credentials do not allow writing to its table.
     """
-    identity = "\n".join([target.location, refs.branch or "", str(version)])
-    name = f"{CLONE_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    if find_tag(refs, name) is None:
-        create_tag(refs, name, version, metadata={"clone": target.location})
+    name = _tag_name(origin, target)
+    if find_tag(origin.refs, name) is not None:
+        return False
+    create_tag(origin.refs, name, origin.version, metadata={"clone": target.location})
+    return True
+
+
+def _tag_name(origin: CloneOrigin, target: TableVersion) -> str:
+    identity = "\n".join([target.location, origin.refs.branch or "", str(origin.version)])
+    return f"{CLONE_PREFIX}{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -189,6 +189,50 @@ def test_refused_clones_leave_no_tag(uri: str, tmp_path: Path) -> None:
     assert open_dataset(uri).tags.list() == before
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_failed_clones_leave_no_tag(uri: str, tmp_path: Path, joins: bool) -> None:
+    """The tag would keep a version for ever, unless another process completed the same clone."""
+
+    def refuse(store: LocalStore, path: str, data: bytes) -> None:
+        if path.startswith("_transactions/"):
+            patched.stop()
+            if joins:
+                open_dataset(nested.uri).shallow_clone(tmp_path / "clone")
+            raise PermissionError(path)
+        real(store, path, data)
+
+    nested = open_dataset(uri).shallow_clone(tmp_path / "nested")
+    sources, real = [open_dataset(uri), nested], LocalStore.write
+    before = [source.tags.list() for source in sources]
+    patched = patch.object(LocalStore, "write", refuse)
+    patched.start()
+    with pytest.raises(PermissionError):
+        nested.shallow_clone(tmp_path / "clone")
+    new = [len(source.tags.list()) - len(old) for source, old in zip(sources, before, strict=True)]
+    assert new == ([1, 1] if joins else [0, 0])
+    if not joins:
+        nested.shallow_clone(tmp_path / "clone")
+    assert of_both(tmp_path / "clone") == [1, 3]
+
+
+def test_joined_clones_check_their_tags(uri: str, tmp_path: Path) -> None:
+    """The process that created them deletes them if it fails, perhaps before this one publishes."""
+
+    def undo_first(store: LocalStore, path: str, data: bytes) -> None:
+        for name in ds.tags.list() if path.startswith("_transactions/") else ():
+            ds.tags.delete(name)
+        real(store, path, data)
+
+    ds, real = open_dataset(uri), LocalStore.write
+    with killed_at(2, before=True):
+        ds.shallow_clone(tmp_path / "clone")
+    assert len(ds.tags.list()) == 1
+    with patch.object(LocalStore, "write", undo_first):
+        ds.shallow_clone(tmp_path / "clone")
+    assert len(ds.tags.list()) == 1
+    assert of_both(tmp_path / "clone") == [1, 3]
+
+
 def test_read_only_sources_get_no_tag(uri: str, tmp_path: Path) -> None:
     """A tag needs a write to the source, so the user has to renounce it explicitly."""
 
