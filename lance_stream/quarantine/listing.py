@@ -1,6 +1,7 @@
 """Lists the quarantined rows of a table, also those on their way to the quarantine."""
 
 import itertools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,10 +45,10 @@ class QuarantinedRows:
 
 
 def list_quarantine(
-    uri: str,
+    uri: str | os.PathLike[str],
     *,
     branch: str | None = None,
-    quarantine: str | None = None,
+    quarantine: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[QuarantinedRows]:
     """Return the quarantined rows of a table, grouped by batch and reason, oldest batch first.
@@ -60,8 +61,9 @@ def list_quarantine(
         storage_options: Settings of the store.
 
     Raises:
-        InvalidInputError: There is another table at the quarantine's location; the table is itself
-            a quarantine; or the location of a branch's quarantine is missing.
+        InvalidInputError: An argument is invalid; there is another table at the quarantine's
+            location; the table is itself a quarantine; or the location of a branch's quarantine is
+            missing.
     """
     table, bad, _ = open_both(uri, branch, quarantine, storage_options)
     columns = ["app_id", "batch_id", "stale", "reason", "column", "time", "message", "row"]

@@ -5,6 +5,7 @@ the quarantine. Rows are grouped by the rules that their sink recorded (`recorde
 by the user (`corrections`), and checked like the rows of a batch.
 """
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,10 +62,10 @@ class ReplayResult:
 
 
 def replay_quarantine(
-    uri: str,
+    uri: str | os.PathLike[str],
     *,
     branch: str | None = None,
-    quarantine: str | None = None,
+    quarantine: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     where: str | None = None,
     fix: Fix | None = None,

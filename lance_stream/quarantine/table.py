@@ -15,6 +15,8 @@ from lance_stream.errors import (
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.references import branch_uri
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.locations import text_of
+from lance_stream.storage.options.names import as_options
 
 QUARANTINE_SCHEMA: Final = pa.schema(
     [
@@ -99,9 +101,9 @@ def open_quarantine(
 
 
 def open_both(
-    uri: str,
+    uri: str | os.PathLike[str],
     branch: str | None,
-    quarantine: str | None,
+    quarantine: str | os.PathLike[str] | None,
     storage_options: Mapping[str, Any] | None,
 ) -> tuple[TableVersion, TableVersion | None, str]:
     """Return a table, its quarantine, which is None if it does not exist yet, and its location.
@@ -113,12 +115,14 @@ def open_both(
         storage_options: Settings of the store.
 
     Raises:
-        InvalidInputError: There is another table at the quarantine's location; the table is itself
-            a quarantine; or the location of a branch's quarantine is missing.
+        InvalidInputError: An argument is invalid; there is another table at the quarantine's
+            location; the table is itself a quarantine; or the location of a branch's quarantine is
+            missing.
     """
-    options = dict(storage_options or {})
+    options = as_options(storage_options)
+    uri = text_of(uri)
     table_uri = branch_uri(uri, branch)
-    location = quarantine or quarantine_uri(table_uri)
+    location = quarantine_uri(table_uri) if quarantine is None else text_of(quarantine)
     table = open_newest(table_uri, storage_options=options)
     bad = open_quarantine(location, options, table_uri)
     if bad is not None:

@@ -116,6 +116,15 @@ def test_rows_stay_until_they_fit(uri: str) -> None:
     assert lance.dataset(quarantine_uri(uri)).count_rows() == 0
 
 
+def test_locations_may_be_path_objects(uri: str) -> None:
+    """All other functions accept them, too."""
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    (group,) = lance_stream.list_quarantine(Path(uri), quarantine=Path(quarantine_uri(uri)))
+    assert group.num_rows == 1
+    assert lance_stream.replay_quarantine(Path(uri), fix={"x": "x % 200"}).rows_replayed == 1
+    assert rows_of(uri) == [(1, 100)]
+
+
 def test_replays_succeed_after_schema_evolution(uri: str) -> None:
     """Widening the column is often the fix, and it needs no change of the rows."""
     take_in(uri, 0, [{"id": 1, "x": 300}])
