@@ -1,11 +1,11 @@
 """Checks of users' arguments, applied before anything is read, written or allocated."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, NotFoundError
 
 
 def as_number(value: object) -> int | None:
@@ -74,6 +74,24 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     by_lower = {choice.lower(): choice for choice in choices}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f" (did you mean {by_lower[near[0]]!r}?)" if near else ""
+
+
+def no_column_error(path: Sequence[str], names: Iterable[str]) -> NotFoundError:
+    """Return the error for a column, or a field of a struct, that does not exist.
+
+    Args:
+        path: The names of the structs around it, and its own.
+        names: The existing ones in the same place; empty in a column that is not a struct.
+    """
+    *parents, name = path
+    existing = list(names)
+    problem = f"there is no column {name!r}"
+    if parents:
+        problem += f" in {'.'.join(parents)!r}"
+        if not existing:
+            return NotFoundError(f"{problem}, which has no fields")
+    listed = ", ".join(existing) or "none"
+    return NotFoundError(f"{problem}{did_you_mean(name, existing)}; there are: {listed}")
 
 
 def repeated_names(names: Iterable[str]) -> list[str]:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from operator import is_
 from typing import TypeAlias
 
-from lance_stream.arguments import did_you_mean
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.arguments import no_column_error
+from lance_stream.errors import InvalidInputError
 from lance_stream.schema.column_paths import split_path
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.schema.identity import is_list
@@ -101,11 +101,7 @@ def _path_of(schema: Schema, column: str) -> tuple[str, ...]:
         match = next((field for field in fields if field.name == name), None)
         if match is None:
             names = [field.name for field in fields]
-            where = f" in {'.'.join(path[:depth])!r}" if depth else ""
-            raise NotFoundError(
-                f"there is no column {name!r}{where}{did_you_mean(name, names)}; there are: "
-                f"{', '.join(names) or 'none'}"
-            )
+            raise no_column_error(path[: depth + 1], names)
         fields = _through_lists(match)
     return path
 

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_stream.arguments import did_you_mean
-from lance_stream.errors import InvalidInputError, NotFoundError
+from lance_stream.arguments import no_column_error
+from lance_stream.errors import InvalidInputError
 from lance_stream.expressions import nodes
 from lance_stream.expressions.evaluation import arithmetic, casts, functions
 from lance_stream.expressions.evaluation.comparisons import compared, kind_of
@@ -53,11 +53,7 @@ def field_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.Field:
     fields = {field.name: field for field in schema}
     for depth, name in enumerate(path):
         if name not in fields:
-            where = f" in {'.'.join(path[:depth])!r}" if depth else ""
-            raise NotFoundError(
-                f"there is no column {name!r}{where}{did_you_mean(name, fields)}; there are: "
-                f"{', '.join(fields) or 'none'}"
-            )
+            raise no_column_error(path[: depth + 1], fields)
         field = fields[name]
         fields = {part.name: part for part in field.type} if pa.types.is_struct(field.type) else {}
     return field
