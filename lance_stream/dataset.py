@@ -1247,7 +1247,7 @@ def open_together(
         InvalidInputError: They are not in the same manifest store, a location occurs twice, or
             there are more than the store reads in one transaction (DynamoDB: 50).
     """
-    if isinstance(uris, str | os.PathLike):
+    if isinstance(uris, str | os.PathLike) or not isinstance(uris, Iterable):
         raise InvalidInputError(
             f"open_together opens several tables: pass a list of locations, not {uris!r:.200}"
         )

@@ -19,8 +19,10 @@ def split_path(column: str) -> tuple[str, ...]:
     """Return the names in a dotted path; backticks quote names that contain dots.
 
     Raises:
-        InvalidInputError: A backtick is not closed, or a name is empty.
+        InvalidInputError: A backtick is not closed, a name is empty, or it is no text.
     """
+    if not isinstance(column, str):
+        raise InvalidInputError(f"{column!r:.200} is not a column name or a path of names")
     names: list[str] = []
     name, is_quoted, position = "", False, 0
     while position < len(column):

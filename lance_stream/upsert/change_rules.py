@@ -325,5 +325,11 @@ def history_schema(schema: pa.Schema, sequence: pa.DataType) -> pa.Schema:
             raise InvalidInputError(
                 f"the schema already has a column {name!r}, which a history adds: rename it"
             )
-    added = [pa.field(name, sequence) for name in (START_AT, END_AT)]
+    try:
+        added = [pa.field(name, sequence) for name in (START_AT, END_AT)]
+    except ValueError:
+        raise InvalidInputError(
+            f"{sequence!r} is not the name of an Arrow type: pass the type of the sequence, "
+            "history_schema(schema, pa.int64())"
+        ) from None
     return pa.schema([*schema, *added], metadata=schema.metadata)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from lance_stream.arguments import as_flag
+from lance_stream.arguments import as_flag, repeated_names
 from lance_stream.errors import InvalidInputError
 from lance_stream.expressions.predicates import parse_expression, with_fixed_time
 
@@ -91,6 +91,8 @@ class UpsertRules:
 
     def __post_init__(self) -> None:
         as_flag("skip_unchanged", self.skip_unchanged)
+        for name in repeated_names(self.on):
+            raise InvalidInputError(f"the key column {name!r} is named twice")
 
 
 def check_conditions(when_matched: str | None, when_not_matched: str | None) -> None:

@@ -17,6 +17,7 @@ NO_NAMES = [0, 1.5, True, b"id", [None], [1], {"id": "x + 1"}, object(), [["id"]
 NO_TEXTS = [0, 1.5, True, b"id", ["id"], {"id": 1}, {"id"}, object(), "", " "]
 NO_MAPPINGS = [None, 0, True, "id", b"id", ["id"], [("id", "1")], {1: "id"}, {None: "1"}, object()]
 NO_FLAGS = [None, 0, 1, "false", "True", b"1", [], ["x"], object()]
+NO_LOCATIONS = [None, 0, b"t", ["t"], "", "\0", "\udcff"]
 NO_NUMBERS = [None, 0, -1, 1.5, 1.0, float("nan"), True, "1", b"1", [1], {"a": 1}, object()]
 
 REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
@@ -28,7 +29,8 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
     "take": (lambda ds, value: ds.take([0], columns=value), NO_NAMES),
     "changes": (lambda ds, value: ds.changes(0, columns=value), [*NO_NAMES, "id"]),
     "delete": (lambda ds, value: ds.delete(value), [None, *NO_TEXTS]),
-    "upsert on": (lambda ds, value: ds.upsert(ROWS, on=value), [None, *NO_NAMES]),
+    "take_blobs": (lambda ds, value: ds.take_blobs(value, [0]), [None, *NO_NAMES, "x"]),
+    "upsert on": (lambda ds, value: ds.upsert(ROWS, on=value), [None, *NO_NAMES, ["id", "id"]]),
     "upsert except": (lambda ds, value: ds.upsert(ROWS, "id", except_columns=value), NO_NAMES),
     "upsert delete": (lambda ds, value: ds.upsert(ROWS, "id", delete_when=value), NO_TEXTS),
     "update": (lambda ds, value: ds.update(value), NO_MAPPINGS),
@@ -65,11 +67,22 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
         lambda ds, value: lance_stream.replay_quarantine(ds.uri, replace_existing=value),
         NO_FLAGS,
     ),
-    "options": (lambda ds, value: lance_stream.open_dataset(ds.uri, None, value), NO_MAPPINGS[1:]),
-    "location": (
-        lambda _, value: lance_stream.open_dataset(value),
-        [None, 0, b"t", ["t"], "", "\0", "\udcff"],
+    "quarantine": (
+        lambda ds, value: lance_stream.list_quarantine(ds.uri, quarantine=value),
+        NO_LOCATIONS[1:],
     ),
+    "quarantine of a table": (lambda _, value: lance_stream.list_quarantine(value), NO_LOCATIONS),
+    "quarantine with options": (
+        lambda ds, value: lance_stream.list_quarantine(ds.uri, storage_options=value),
+        NO_MAPPINGS[1:],
+    ),
+    "history_schema": (lambda ds, value: lance_stream.history_schema(ds.schema, value), NO_TEXTS),
+    "open_together": (
+        lambda _, value: lance_stream.open_together(value),
+        [None, 0, "t", b"t", [0]],
+    ),
+    "options": (lambda ds, value: lance_stream.open_dataset(ds.uri, None, value), NO_MAPPINGS[1:]),
+    "location": (lambda _, value: lance_stream.open_dataset(value), NO_LOCATIONS),
 }
 
 
