@@ -34,7 +34,7 @@ class Replica:
         self.line = line
         self.uri = str(Path(line.life.folder) / f"replica{line.life.number()}")
         self.position: str | None = None
-        self.columns: list[Any] = []
+        self.columns = columns_of(line.now)
         self.ds: lance_stream.Dataset | None = None
 
     def take(self, limits: Limits, *, by_tasks: bool = False) -> bool:
@@ -226,8 +226,6 @@ def following_on(replica: Replica, limits: Limits) -> Replica | None:
 
 
 def columns_change(line: Line, following: Replica) -> bool:
-    first = following.reads()
-    if first == 0:
-        return False
-    columns = columns_of(line.states[first])
-    return any(columns_of(line.states[v]) != columns for v in range(first, line.newest + 1))
+    """Return whether it was created with other columns than a version that it has yet to read."""
+    versions = range(following.reads() or line.newest, line.newest + 1)
+    return any(columns_of(line.states[version]) != following.columns for version in versions)
