@@ -48,7 +48,6 @@ from lance_stream.storage.store import check_is_in_table
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.conflicts.rules import ConflictVerdict, check
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import WRITER_LIBRARY, Manifest, WriterVersion, encode_manifest
 from lance_stream.table.operations.operation import operation_name
 from lance_stream.table.operations.transaction import (
@@ -173,21 +172,14 @@ def commit(
     except LanceStreamError:  # certainly not committed
         delete_deletion_files(log.store, rebased)
         raise
-    if rebased:
-        committed = (
-            outcome.manifest.fragments
-            if isinstance(outcome, CommittedTransaction)
-            else FragmentList()
-        )
-        delete_deletion_files(
-            log.store, [fragment for fragment in rebased if not _is_in(fragment, committed)]
-        )
+    unused = [fragment for fragment in rebased if not _is_in(fragment, outcome.manifest)]
+    delete_deletion_files(log.store, unused)
     return outcome
 
 
-def _is_in(rebased: Fragment, fragments: FragmentList) -> bool:
-    """Return whether a version's fragments have the deletion file that a rebase has written."""
-    fragment = fragments.by_id(rebased.id)
+def _is_in(rebased: Fragment, manifest: Manifest | None) -> bool:
+    """Return whether a version has the deletion file that a rebase has written."""
+    fragment = manifest.fragments.by_id(rebased.id) if manifest else None
     return fragment is not None and fragment.deletion_file == rebased.deletion_file
 
 
@@ -226,15 +218,15 @@ def _attempt(
         if before_attempt is not None and (reason := before_attempt(newest)) is not None:
             return NothingToCommit(newest, reason)
         log.check_may_follow(newest)
-        if state is not None and newest is not None and newest.version > checked:
+        if state is not None and state.newest.version > checked:
             verdict = _check_since(log, transaction, checked, state)
             if isinstance(verdict, NothingToCommit):
                 return verdict
             if verdict is ConflictVerdict.REBASE:
                 transaction = rebase_transaction(
-                    log, transaction, newest, environment.random_id, rebased
+                    log, transaction, state.newest, environment.random_id, rebased
                 )
-            checked = newest.version
+            checked = state.newest.version
         last_read = newest
         if file.transaction is not transaction:
             file = _write_transaction(log, transaction, environment)

@@ -177,12 +177,11 @@ class ExternalLog:
 
     def check_may_follow(self, newest: Manifest | None) -> None:
         """Check that versions may be published after one; see `VersionLog.check_may_follow`."""
-        mark = newest.config.get(CONFIG_KEY) if newest is not None else None
-        if mark is None or self.is_claiming:
+        if newest is None or (mark := newest.config.get(CONFIG_KEY)) is None or self.is_claiming:
             return
         if self._newest_seen is None:
             self._latest()
-        branch = newest.branch if newest is not None else None
+        branch = newest.branch
         if mark != self._mark and not (branch and is_of_one_table(mark, self._mark, branch)):
             raise InvalidInputError(
                 f"the versions of {self.store.uri} are published in the manifest store {mark!r}, "
@@ -554,7 +553,7 @@ class ExternalLog:
         except NotFoundError:
             if location is None:
                 return False
-            if location.is_staged and self.store.exists(location.path):
+            if self.store.exists(location.path):  # staged
                 return True
             raise InvalidInputError(str(self._missing_error(location))) from None
         if location is None:

@@ -71,7 +71,7 @@ class ManifestCache:
         """
         tail = data[-TAIL_BYTES:]
         unique = unique_parts(manifest)
-        if len(data) > self._max_bytes or not unique or any(part not in tail for part in unique):
+        if not unique or any(part not in tail for part in unique):
             return
         new = _CachedManifest(path, manifest, len(data), tail, etag)
 
@@ -110,13 +110,12 @@ class ManifestCache:
 
     def _set_etag(self, uri: str, cached: _CachedManifest, etag: str) -> None:
         updated = cached._replace(etag=etag)
-        if self._manifests.get(uri):
-            self._manifests.change(
-                uri,
-                lambda of_table: tuple(
-                    updated if entry is cached else entry for entry in of_table or ()
-                ),
-            )
+        self._manifests.change(
+            uri,
+            lambda of_table: tuple(
+                updated if entry is cached else entry for entry in of_table or ()
+            ),
+        )
 
 
 def _size_of(of_table: tuple[_CachedManifest, ...]) -> int:

@@ -45,9 +45,8 @@ def with_counts(store: Store, manifest: Manifest) -> Manifest:
         numbers.has_deletion_file & (numbers.num_deleted_rows == 0)
     )
     changes = {
-        index: counted
+        index: _count_rows(store, manifest.fragments[index])
         for index in np.flatnonzero(unknown).tolist()
-        if (counted := _count_rows(store, manifest.fragments[index])) != manifest.fragments[index]
     }
     return (
         replace(manifest, fragments=manifest.fragments.replaced(changes)) if changes else manifest

@@ -13,12 +13,18 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.commit.commit_groups import CommitGroup, Member, run_together
+from lance_stream.commit.commit_groups import (
+    CommitGroup,
+    Member,
+    read_latest_together,
+    run_together,
+)
 from lance_stream.commit.external_log import ExternalLog
 from lance_stream.commit.manifest_stores import retrying
 from lance_stream.commit.manifest_stores.protocol import ManifestItem, ManifestStore
 from lance_stream.errors import (
     CommitUncertainError,
+    CorruptDataError,
     InvalidInputError,
     NotFoundError,
     StoreRefusedError,
@@ -489,6 +495,16 @@ def test_missing_tables_are_not_found(group: TableGroup, tmp_path: Path) -> None
     """The error must name which of the tables is missing."""
     with pytest.raises(NotFoundError, match="nowhere"):
         lance_stream.open_together([group.uris["orders"], str(tmp_path / "nowhere")], group.options)
+
+
+def test_lost_manifests_are_named_together(group: TableGroup) -> None:
+    """The other table's version alone would be half of a batch."""
+    group.commit(0)
+    logs = [opening.open_newest(uri, group.options).log for uri in group.uris.values()]
+    assert [manifest.version for manifest in read_latest_together(logs)] == [2, 2]
+    logs[1].store.delete(logs[1].manifest_path(2))
+    with pytest.raises(CorruptDataError, match="Open the tables one at a time"):
+        read_latest_together(logs)
 
 
 def test_tables_new_to_stores_are_refused(tmp_path: Path) -> None:

@@ -1,10 +1,19 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lance_stream.commit.committer import MAX_INLINE_TRANSACTION_BYTES, ConfigEntries, commit
+from lance_stream.commit import committer
+from lance_stream.commit.committer import (
+    MAX_INLINE_TRANSACTION_BYTES,
+    CommittedTransaction,
+    ConfigEntries,
+    commit,
+)
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.commit.rebasing import rebase_transaction
+from lance_stream.commit.same_table import check_files_exist
 from lance_stream.errors import (
     IncompatibleConflictError,
     InvalidInputError,
@@ -14,11 +23,15 @@ from lance_stream.errors import (
     UnsupportedFeatureError,
 )
 from lance_stream.retries import RetryPolicy
+from lance_stream.storage.locations import open_store
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.operations.columns import DataOverlay, Merge
 from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
 from lance_stream.table.operations.operation import Operation, UnknownOperation
-from lance_stream.table.operations.transaction import decode_transaction
+from lance_stream.table.operations.rows import Append, Delete
+from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
 from lance_stream.table.operations.versions import Restore
 from tests.commit.tables import (
     CREATION,
@@ -141,6 +154,16 @@ def test_large_transactions_are_not_inlined() -> None:
     assert manifest.inline_transaction is None
     commit_to(log, append(1, 3))
     assert skip(log, planned).reason == "this transaction was already committed as version 2"
+
+
+@pytest.mark.parametrize("spare", [0, 1, -1])
+def test_inline_transactions_have_a_limit(monkeypatch: pytest.MonkeyPatch, spare: int) -> None:
+    """A transaction of exactly the limit has a copy in the manifest, as in the reference."""
+    log = create(10)
+    planned = append(1, 4)
+    size = len(encode_transaction(planned))
+    monkeypatch.setattr(committer, "MAX_INLINE_TRANSACTION_BYTES", size + spare)
+    assert (commit_to(log, planned).inline_transaction is not None) == (spare >= 0)
 
 
 def test_repeated_transactions_commit_once() -> None:
@@ -436,6 +459,78 @@ def test_deletes_can_be_rebased_repeatedly() -> None:
     result = commit(ObjectStoreLog(store), ours, environment=make_environment())
     assert result.attempts == 3
     assert live_ids(log) == [1, 2, 3, 4, 8, 9]
+
+
+@pytest.mark.parametrize("ending", ["the fragment is dropped", "there is nothing to do"])
+def test_unused_deletion_files_are_deleted(ending: str) -> None:
+    """A first attempt wrote the file, and the next one does not need it."""
+    log = create(4, 5)
+    ours, rivals = delete(log, 1, [0]), [delete(log, 1, [1])]
+    commit_to(log, rivals.pop())
+    rivals.append(delete(log, 2, [2, 3]))
+    store = WatchedStore(log.store)
+
+    def rival(call: str, path: str) -> None:
+        if call == "create_once" and path.endswith(".manifest") and rivals:
+            commit_to(log, rivals.pop())
+
+    def hook(newest: Manifest | None) -> str | None:
+        is_second = newest is not None and newest.version == 3
+        return "nothing to do" if is_second and ending == "there is nothing to do" else None
+
+    store.before = rival
+    outcome = commit(
+        ObjectStoreLog(store), ours, before_attempt=hook, environment=make_environment()
+    )
+    assert isinstance(outcome, CommittedTransaction) == (ending == "the fragment is dropped")
+    written, deleted = (
+        [path for call, path in store.calls if call == name and path.startswith("_deletions/")]
+        for name in ("write", "delete")
+    )
+    assert len(written) == 1
+    assert deleted == written
+
+
+@pytest.mark.parametrize("base_id", [None, 7])
+def test_foreign_bases_require_replanning(base_id: int | None) -> None:
+    """A rebase reads deletion files of the table's directory only."""
+    log = create(10)
+    ours = delete(log, 1, [1])
+    (fragment,) = delete(log, 1, [2]).operation.updated_fragments
+    moved = replace(fragment, deletion_file=replace(fragment.deletion_file, base_id=base_id))
+    publish_foreign(log, Delete((moved,), (), ""), {"fragments": FragmentList.of([moved])})
+    if base_id is None:
+        commit_to(log, ours)
+        assert live_ids(log) == [0, 3, 4, 5, 6, 7, 8, 9]
+        return
+    with pytest.raises(RetryableConflictError, match="fragment 0 is stored below a base path"):
+        commit(log, ours, environment=make_environment())
+
+
+def test_appends_cannot_be_rebased() -> None:
+    """Only operations that name rows or indices of a version depend on it."""
+    log = create(10)
+    planned = append(1, 1)
+    with pytest.raises(UnsupportedFeatureError, match="Append cannot be rebased"):
+        rebase_transaction(log, planned, log.read_latest(), lambda: 1, [])
+
+
+@pytest.mark.parametrize("base_id", [None, 7])
+@pytest.mark.parametrize("kind", ["data", "deletion"])
+def test_files_of_the_table_must_exist(tmp_path: Path, kind: str, base_id: int | None) -> None:
+    """A cleanup may have deleted them while the commit was planned; other bases are not ours."""
+    store = open_store(tmp_path)
+    fragment = new_fragment(3)
+    file = replace(fragment.files[0], base_id=base_id)
+    operation: Operation = Append((replace(fragment, files=(file,)),))
+    if kind == "deletion":
+        deletion_file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 1, base_id)
+        operation = Delete((fragment, replace(fragment, deletion_file=deletion_file)), (), "")
+    if base_id is not None:
+        check_files_exist(store, operation)
+        return
+    with pytest.raises(TableReplacedError, match=r"_deletions/|data/"):
+        check_files_exist(store, operation)
 
 
 def test_rows_deleted_twice_require_replanning() -> None:

@@ -37,6 +37,7 @@ from tests.commit.tables import (
     append,
     commit_to,
     configure,
+    create,
     live_ids,
     make_store,
     overwrite,
@@ -299,6 +300,126 @@ def test_a_lost_newest_manifest_prevents_loading(writer: Writer) -> None:
         commit_to(writer.log, append(3, 1))
 
 
+def test_a_lost_final_manifest_prevents_listing(writer: Writer) -> None:
+    """The version before it is not the newest one."""
+    writer.store.delete(FINAL_3)
+    for look in (writer.others().versions, writer.others().latest):
+        with pytest.raises(CorruptDataError, match=r"version 3 .* does not exist"):
+            look()
+    assert writer.others().versions(after=3) == []
+
+
+@pytest.mark.parametrize(
+    ("items", "version"),
+    [
+        ([None], None),
+        (["lost"], None),
+        (["lost", None], None),
+        (["staged", "final"], 3),
+        (["lost", "staged", "final"], 3),
+    ],
+)
+def test_moved_manifests_are_looked_up_again(
+    writer: Writer, items: list[str | None], version: int | None
+) -> None:
+    """Another process finishes or removes the version between two requests; the last item stays."""
+    paths = {"lost": f"{FINAL_3}-lost", "staged": f"{FINAL_3}-staged", "final": FINAL_3}
+    answers = [item and ManifestItem(3, f"uri of t/{paths[item]}", None) for item in items]
+    manifests: Any = SimpleNamespace(
+        get=lambda *_: answers.pop(0) if len(answers) > 1 else answers[0],
+        latest=lambda _: ManifestItem(3, f"uri of t/{FINAL_3}", None),
+        put_if_exists=lambda *_: True,
+        where="a fake",
+    )
+    if items[0] != "final":
+        writer.store.inner.write(paths["final"], writer.store.inner.read(FINAL_3))
+    if version is None:
+        writer.store.delete(FINAL_3)
+    manifest = ExternalLog(writer.store.inner, manifests, "uri of t").find(3)
+    assert (manifest.version if manifest else None) == version
+
+
+@pytest.mark.parametrize("winner", [None, "uri of t/" + "_versions/18446744073709551611.manifest"])
+def test_staged_files_stay_without_winner(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch, winner: str | None
+) -> None:
+    """The item exists, but cannot be read: it may be the one that names the staged file."""
+    item = winner and ManifestItem(4, winner, None)
+    monkeypatch.setattr(type(writer.manifests), "put_if_not_exists", lambda *_: False)
+    monkeypatch.setattr(type(writer.manifests), "get", lambda *_: item)
+    assert not writer.log.publish(4, manifest_of(4))
+    assert len(staged(writer.store)) == (1 if winner is None else 0)
+
+
+def test_final_manifests_of_others_stay(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that loses the item deletes the final file only if it has created it."""
+    kill_at(writer, 3)
+    with pytest.raises(Killed):
+        writer.log.publish(4, manifest_of(4))
+    revive(writer)
+    writer.store.inner.write(FINAL_4, manifest_of(4))
+    monkeypatch.setattr(type(writer.manifests), "put_if_exists", lambda *_: False)
+    assert writer.log.find(4) is not None
+    assert writer.store.exists(FINAL_4)
+
+
+def test_versions_without_items_are_registered(tmp_path: Path) -> None:
+    """Another program publishes in the directory while the table is given its manifest store."""
+    store = open_store(tmp_path / "t")
+    plain = ObjectStoreLog(store)
+    commit_to(plain, overwrite(0, 1), creation=CREATION)
+    log = new_log(tmp_path, store)
+    assert log.read_latest().version == 1
+    commit_to(plain, append(1, 1))
+    assert not log.publish(2, manifest_of(2))
+    assert [item.version for item in log.manifests.items(log.base_uri)] == [2]
+
+
+def test_later_versions_are_not_forgotten(writer: Writer) -> None:
+    """Cleanups forget the versions that they have deleted."""
+    writer.log.forget(2)
+    assert [item.version for item in writer.manifests.inner.items("uri of t")] == [3]
+
+
+def test_chosen_names_have_no_branches(tmp_path: Path) -> None:
+    """The name of another table under a name that a user chose is unknown."""
+    store, branch = open_store(tmp_path / "t"), open_store(tmp_path / "t" / "tree" / "b")
+    with pytest.raises(UnsupportedFeatureError, match="by 'uri of t', which a user chose"):
+        new_log(tmp_path, store).for_store(branch)
+    manifests = new_log(tmp_path).manifests
+    log = ExternalLog(store, manifests, base_uri_of(store, manifests))
+    assert log.for_store(branch) == ExternalLog(branch, manifests, base_uri_of(branch, manifests))
+
+
+@pytest.mark.parametrize(
+    ("mark", "branch", "is_allowed"),
+    [
+        ("sqlite x/tree/b", None, True),
+        ("sqlite x/tree/b", "b", True),
+        ("sqlite x", "b", True),
+        ("sqlite x/tree/c", "b", True),
+        ("sqlite x", None, False),
+        ("sqlite x", "c", False),
+        ("sqlite y", "b", False),
+        ("dynamodb x", "b", False),
+    ],
+)
+def test_branches_follow_versions_of_their_table(
+    tmp_path: Path, mark: str, branch: str | None, is_allowed: bool
+) -> None:
+    """The first version of a branch has the mark of the version that it was created from."""
+    plain = create(1)
+    newest = replace(plain.read_latest(), config={CONFIG_KEY: mark}, branch=branch)
+    log = ExternalLog(plain.store, new_log(tmp_path).manifests, "x/tree/b")
+    log.manifests.put_if_not_exists("x/tree/b", ManifestItem(1, f"x/tree/b/{FINAL_3}", None))
+    log._newest_seen = 1
+    if is_allowed:
+        log.check_may_follow(newest)
+        return
+    with pytest.raises(InvalidInputError, match="are published in the manifest store"):
+        log.check_may_follow(newest)
+
+
 @pytest.mark.parametrize(
     ("kind", "uri", "name"),
     [
@@ -312,6 +433,12 @@ def test_only_dynamodb_identifies_tables_by_key(kind: str, uri: str, name: str) 
     store: Any = SimpleNamespace(uri=uri, shared_uri=uri, root="a/t")
     manifests: Any = SimpleNamespace(kind=kind)
     assert base_uri_of(store, manifests) == name
+    store.root = ""
+    if kind == "dynamodb" and uri.startswith("s3:"):
+        with pytest.raises(InvalidInputError, match=r"root of a bucket.*use a folder"):
+            base_uri_of(store, manifests)
+    else:
+        assert base_uri_of(store, manifests) == name
 
 
 def test_deleted_tables_are_never_continued(tmp_path: Path) -> None:
@@ -351,6 +478,8 @@ def test_manifests_of_wrong_size_are_refused(writer: Writer) -> None:
         "uri of t/data/18446744073709551611.manifest",
         "uri of u/_versions/18446744073709551611.manifest",
         "uri of t/_versions/18446744073709551611.manifest-",
+        "uri of t/_versions/18446744073709551611.manifest-x/../y",
+        "18446744073709551611.manifest",
         "",
     ],
 )
@@ -551,6 +680,9 @@ def test_versions_past_the_manifest_store_count(
     store.write(FINAL_4, theirs)
     assert writer.log.read_latest().version == 3  # as the reference has it
     assert writer.log.find(4) is None
+    assert not writer.others().has(4)
+    assert writer.others().versions() == [1, 2, 3]
+    assert writer.others().versions(after=3) == []
     manifest = commit_to(writer.log, append(3, 1))
     assert manifest.version == 5
     assert writer.others().versions() == [1, 2, 3, 4, 5]

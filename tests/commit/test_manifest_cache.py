@@ -129,6 +129,20 @@ def test_two_manifests_per_table_are_remembered(memory: ManifestCache) -> None:
     assert [value is not None for value in cached] == [False, True, True]
 
 
+@pytest.mark.parametrize("spare", [0, 1, -1])
+def test_new_manifests_replace_old_ones(spare: int) -> None:
+    """If both do not fit, the newest is the one that the next batch needs."""
+    log = create(3)
+    commit_to(log, append(1, 3))
+    paths = [manifest_path(version) for version in (1, 2)]
+    manifests, data = [log.read(1), log.read(2)], [log.store.read(path) for path in paths]
+    memory = ManifestCache(max_bytes=sum(map(len, data)) + spare)
+    for path, manifest, content in zip(paths, manifests, data, strict=True):
+        memory.remember(log.store, path, manifest, content)
+    cached = [memory.find(log.store, path) is not None for path in paths]
+    assert cached == [spare >= 0, True]
+
+
 def test_an_unchanged_etag_avoids_a_read(
     memory: ManifestCache,
 ) -> None:

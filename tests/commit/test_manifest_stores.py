@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lance_stream.commit.manifest_stores import retrying
-from lance_stream.commit.manifest_stores.choice import choose
+from lance_stream.commit.manifest_stores.choice import choose, location_of_files
 from lance_stream.commit.manifest_stores.protocol import ManifestStore
 from lance_stream.commit.manifest_stores.sqlite import SqliteManifests
 from lance_stream.errors import InvalidInputError, StoreRefusedError, StoreUnavailableError
@@ -136,6 +136,19 @@ def test_dynamodb_uris_name_a_table_alone(uri: str) -> None:
         choose("s3://bucket/t", {"manifest_store": uri})
 
 
+def test_files_lie_beside_dynamodb() -> None:
+    """A base path in a clone may be the URI by which the reference opened the table."""
+    assert location_of_files("S3+DDB://bucket/t?ddbTableName=T") == "s3://bucket/t"
+    assert location_of_files("s3://bucket/t?ddbTableName=T") == "s3://bucket/t?ddbTableName=T"
+
+
+def test_manifest_stores_are_chosen_by_text() -> None:
+    """Another type is a mistake in a program."""
+    options: dict[str, object] = {"manifest_store": 5}
+    with pytest.raises(InvalidInputError, match="must be a URI, not int"):
+        choose("/data/t", options)
+
+
 def test_tables_have_one_manifest_store() -> None:
     """A precedence between URI and option would hide a mistake that loses versions."""
     options = {"manifest_store": "sqlite:///m.db"}
@@ -167,6 +180,10 @@ def test_dynamodbs_endpoint_follows_option_or_environment(
     monkeypatch.setenv("DYNAMODB_ENDPOINT", "http://of.environment:1")
     assert "http://of.environment:1" in repr(choose(uri, {}))
     assert "http://x:2" in repr(choose(uri, {"dynamodb_endpoint": "http://x:2"}))
+    by_option = choose("s3://bucket/t", {"manifest_store": "dynamodb://T?region=x"})
+    assert "http://of.environment:1" in repr(by_option)
+    monkeypatch.setenv("DYNAMODB_ENDPOINT", "")
+    assert "endpoint=None" in repr(choose(uri, {}))
 
 
 def test_postgresql_passwords_stay_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,3 +304,21 @@ def test_finding_versions_costs_one_request() -> None:
     assert manifest is not None
     assert manifest.version == LONG + 1
     assert len(store.calls) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, FIRST_NAMES - 1])
+def test_other_files_leave_listings_incomplete(number: int) -> None:
+    """A listing with few versions is not the whole history if other names have filled it."""
+    store = long_history()
+    for other in range(number):
+        store.write(f"_versions/.{other}.tmp", b"")
+    state = ObjectStoreLog(store).read_state()
+    assert (state.newest.version, len(state.etags)) == (LONG, FIRST_NAMES - number)
+    assert not state.is_all
+
+
+def test_only_staged_manifests_are_obsolete() -> None:
+    """Other files beside them belong to somebody else."""
+    log = ObjectStoreLog(long_history())
+    staged = [f"_versions/{manifest_name(version)}-{7:032x}" for version in (LONG, LONG + 1)]
+    assert log.obsolete_staged_files([*staged, "_versions/x.tmp"]) == {staged[0]}

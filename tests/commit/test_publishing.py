@@ -63,6 +63,20 @@ def test_refused_reads_keep_the_first_refusal() -> None:
     assert log.versions() == [1]
 
 
+def test_unclear_reads_after_refusals_leave_uncertainty() -> None:
+    """The refused request may be the repetition of one that published, and no read tells."""
+    log = create(3)
+    store = WatchedStore(log.store)
+
+    def refuse_and_fall_silent() -> None:
+        store.before = lambda _call, _path: be_silent()
+        refuse()
+
+    store.before = at_manifests(refuse_and_fall_silent)
+    with pytest.raises(CommitUncertainError, match="3 times"):
+        commit(ObjectStoreLog(store), append(1, 5), environment=make_environment())
+
+
 def test_refused_but_published_versions_succeed() -> None:
     """A proxy may refuse the answer after the store has accepted the request."""
     log = create(3)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.expressions.evaluation import rules
+from lance_stream.expressions.grammar import MAX_CHARACTERS
 from lance_stream.expressions.nodes import path_of
 from lance_stream.expressions.predicates import (
     columns_of,
@@ -363,6 +364,11 @@ def test_only_texts_are_expressions(text: Any) -> None:
     """A number or an empty option must not be a condition."""
     with pytest.raises(InvalidInputError, match=re.escape(f"'NULL', not {text!r}")):
         parse_expression(text)
+
+
+def test_the_longest_text_is_parsed() -> None:
+    """The limit belongs to the texts that are allowed."""
+    assert parse_expression("a = 7".ljust(MAX_CHARACTERS)).paths == (("a",),)
 
 
 def test_other_nodes_are_no_paths() -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -833,6 +834,34 @@ def test_texts_of_a_column_become_times(target: str, expected: list[Any]) -> Non
         else:
             with pytest.raises(InvalidInputError, match=r"is not a (time|date)"):
                 evaluate(strict, row)
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
+    ("text", "expected", "arrow"),
+    [
+        ("array_contains(h, 2)", True, pa.bool_()),
+        ("array_contains(h, 0.1D)", False, pa.bool_()),
+        ("h[0] = 0.5", True, pa.bool_()),
+        ("coalesce(f, h[0])", 0.25, pa.float32()),
+        ("coalesce(h[0], d)", 0.5, pa.float64()),
+        ("h[0] + 1", 1.5, pa.float64()),
+        ("x", 1.5, pa.float32()),
+    ],
+)
+def test_halves_become_larger_floats(text: str, expected: Any, arrow: pa.DataType) -> None:
+    """Spark has none, and no release of Arrow calculates with them."""
+    halves = pa.array(np.array([0.5, 2.0], np.float16))
+    batch = pa.record_batch(
+        {
+            "h": pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), halves),
+            "x": pa.array(np.array([1.5], np.float16)),
+            "f": pa.array([0.25], pa.float32()),
+            "d": pa.array([0.25], pa.float64()),
+        }
+    )
+    values = evaluate(parse_value(text, batch.schema), batch)
+    assert (values.to_pylist(), values.type) == ([expected], arrow)
 
 
 @pytest.mark.floors

@@ -53,7 +53,7 @@ def choose(uri: str | os.PathLike[str], options: Mapping[str, Any]) -> Choice:
         InvalidInputError: The URI or an option is invalid, or they name two manifest stores.
     """
     settings = take_settings(options, "manifest store")
-    endpoint = settings.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT") or None
+    endpoint = settings.get("dynamodb_endpoint") or os.environ.get("DYNAMODB_ENDPOINT")
     text = settings.get("manifest_store")
     if isinstance(uri, str) and uri.lower().startswith(f"{DYNAMODB}:"):
         if text:
@@ -144,7 +144,7 @@ def _dynamodb(
     return DynamoDBManifests(
         table,
         region=region or s3.region,
-        endpoint=endpoint,
+        endpoint=endpoint or None,
         key=s3.key,
         secret=s3.secret,
         token=s3.token,
