@@ -176,7 +176,7 @@ def sizes_of_blobs(field: Field, array: pa.Array, max_bytes: int) -> npt.NDArray
         index = array.type.get_field_index("size")
         stated = array.field(index).fill_null(0).to_numpy(zero_copy_only=False)
         sizes += np.minimum(stated, max_bytes).astype(np.uint64)
-    elif holds_blobs(field) and pa.types.is_struct(array.type):
+    elif pa.types.is_struct(array.type):
         for index, child in enumerate(field.children):
             sizes += sizes_of_blobs(child, array.field(index), max_bytes)
     elif holds_blobs(field):

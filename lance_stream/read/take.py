@@ -100,15 +100,11 @@ def _numbers(numbers: Numbers, name: str) -> npt.NDArray[np.uint64]:
     if isinstance(numbers, pa.Array | pa.ChunkedArray):
         if numbers.null_count:
             raise InvalidInputError(f"{name} must not contain nulls")
-        numbers = (
-            numbers.to_numpy(zero_copy_only=False)
-            if isinstance(numbers, pa.Array)
-            else (numbers.to_numpy())
-        )
+        numbers = numbers.to_numpy(zero_copy_only=False)
     array = np.asarray(numbers)
     if array.ndim != 1 or (len(array) and array.dtype.kind not in "iu"):
         raise InvalidInputError(f"{name} must be a list of whole numbers")
-    if array.dtype.kind == "i" and len(array) and int(array.min()) < 0:
+    if len(array) and int(array.min()) < 0:
         raise InvalidInputError(f"{name} must not be negative, but {int(array.min())} is")
     return array.astype(np.uint64)
 
@@ -132,11 +128,10 @@ def _addresses_at(table: TableVersion, positions: npt.NDArray[np.uint64]) -> npt
     has_rows[indices] = True
     for index in np.flatnonzero(numbers.has_deletion_file & has_rows).tolist():
         deleted = table.deleted_offsets(fragments[index]).astype(np.int64)
-        if len(deleted):
-            rows = np.flatnonzero(indices == index)
-            # A row's offset is its number plus the number of deleted rows before it.
-            live_before = deleted - np.arange(len(deleted))  # live rows before each deleted row
-            offsets[rows] += np.searchsorted(live_before, offsets[rows], side="right")
+        rows = np.flatnonzero(indices == index)
+        # A row's offset is its number plus the number of deleted rows before it.
+        live_before = deleted - np.arange(len(deleted))  # live rows before each deleted row
+        offsets[rows] += np.searchsorted(live_before, offsets[rows], side="right")
     return pack_addresses(numbers.ids[indices], offsets)
 
 

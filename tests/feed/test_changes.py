@@ -4,8 +4,10 @@ import pickle
 import uuid
 from dataclasses import replace
 from datetime import UTC, timedelta
+from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -13,6 +15,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.changes import plan_changes
+from lance_stream.feed.row_counts import list_counted_versions
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore
@@ -269,3 +272,32 @@ def test_timestamps_of_the_feed_are_monotonic(ds: Dataset) -> None:
     stamps = ds.changes(0).read_all()["_commit_timestamp"].to_pylist()
     assert stamps == sorted(stamps)
     assert len(set(stamps)) == 3
+
+
+def test_deletes_and_inserts_replace_all_updates() -> None:
+    """Without updates, a deletion is what the pre-image would be, whether asked for or not."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [1, 2]}))
+    ds = ds.update({"id": "id + 10"}, "id = 2")
+    for pre_images in (True, False):
+        changes = ds.changes(1, compute_updates=False, pre_images=pre_images).read_all()
+        rows = zip(changes["_change_type"].to_pylist(), changes["id"].to_pylist(), strict=True)
+        assert list(rows) == [("delete", 2), ("insert", 12)]
+
+
+def test_backfills_do_not_matter_at_first() -> None:
+    """The first version has no columns that an earlier one lacks."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [1, 2]}))
+    changes = [
+        ds.changes(0, column_backfills=flag).read_all().to_pylist() for flag in (True, False)
+    ]
+    assert changes[0] == changes[1]
+    assert [row["id"] for row in changes[0]] == [1, 2]
+
+
+def test_first_versions_have_row_counts(tmp_path: Path) -> None:
+    """The reference states none; all rows of the first version are new."""
+    lance.write_dataset(pa.table({"id": [1, 2, 3]}), str(tmp_path), enable_stable_row_ids=True)
+    lance.write_dataset(pa.table({"id": [4]}), str(tmp_path), mode="append")
+    versions = list_counted_versions(lance_stream.open_dataset(tmp_path).table)
+    counts = [version.row_counts for version in versions]
+    assert [count and count.inserted for count in counts] == [3, 1]

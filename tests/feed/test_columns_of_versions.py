@@ -13,7 +13,13 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError
 from lance_stream.feed.ancestry import Ancestry
-from lance_stream.feed.columns_of_versions import CHANGE_COLUMNS, _source, split_change_columns
+from lance_stream.feed.columns_of_versions import (
+    CHANGE_COLUMNS,
+    FeedColumns,
+    _source,
+    split_change_columns,
+)
+from lance_stream.feed.following.resumed_columns import resumed_columns
 from lance_stream.feed.value_conversion import convert
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.fields import assign_ids
@@ -59,6 +65,77 @@ def test_cast_columns_keep_their_values(uri: str) -> None:
         (3, "update_preimage", 10),
         (3, "update_postimage", 10),
     ]
+
+
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("rename", {"id": "id", "z": "x"}),
+        ("cast", {"id": "id", "x": "x"}),
+        ("replace", {"id": "id"}),
+        ("overwrite", {"id": "id"}),
+        ("append", {"id": "id", "x": "x"}),
+    ],
+)
+def test_columns_are_matched_over_gaps(
+    tmp_path: Path, stable: bool, change: str, expected: dict[str, str]
+) -> None:
+    """Shared rows prove that ids mean the same columns, but not that positions do."""
+    uri = str(tmp_path / "t")
+    values = {"id": pa.array([1]), "x": pa.array([5], pa.int32())}
+    dataset = lance.write_dataset(pa.table(values), uri, enable_stable_row_ids=stable)
+    if change == "rename":
+        dataset.alter_columns({"path": "x", "name": "z"})
+    elif change == "cast":
+        dataset.alter_columns({"path": "x", "data_type": pa.int64()})
+    elif change == "replace":
+        dataset.drop_columns(["x"])
+        dataset.add_columns({"w": "5"})
+    elif change == "overwrite":
+        lance.write_dataset(
+            pa.table({"id": [1], "w": pa.array([5], pa.int32())}), uri, mode="overwrite"
+        )
+    else:
+        lance.write_dataset(pa.table(values), uri, mode="append")
+    newer = lance_stream.open_dataset(uri).table
+    older = newer.read_at(1)
+    names = [{field.id: field.name for field in some.schema.walk()} for some in (newer, older)]
+    matches = Ancestry(newer).match_over_gap(1, newer.version)
+    assert {names[0][new]: names[1][old] for new, old in matches.items()} == expected
+
+
+@pytest.mark.parametrize("arrow", [pa.int64(), pa.string()])
+def test_resumed_names_keep_their_type(tmp_path: Path, arrow: pa.DataType) -> None:
+    """A column that was renamed keeps its former name in a stream, unless the types differ."""
+    ds = lance_stream.create_dataset(
+        tmp_path / "t", pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    )
+    before = ds.table
+    ds = ds.rename_columns({"x": "y"}).add_columns(pa.field("x", arrow))
+    columns = resumed_columns(ds.table, ["id", "x"], before, {})
+    ids = {field.name: field.id for field in before.schema.walk()}
+    by_name = {field.name: field.id for field in columns.schema.fields}
+    followed = {name: columns.ids_in(before).get(id_) for name, id_ in by_name.items()}
+    assert followed == {"id": ids["id"], "x": ids["x"] if arrow == pa.int64() else None}
+
+
+def test_later_nested_types_are_known(tmp_path: Path) -> None:
+    """A running reader compares them with its own, part by part."""
+    parts = {"a": pa.int32(), "b": pa.string()}
+    arrow = {"s": pa.struct(parts), "l": pa.list_(pa.struct(parts)), "v": pa.list_(pa.float32(), 2)}
+    schema = pa.schema({"id": pa.int64(), **arrow})
+    uri = str(tmp_path / "t")
+    row = {"id": 1, "s": {"a": 1, "b": "x"}, "l": [{"a": 1, "b": "x"}], "v": [1.0, 2.0]}
+    ds = lance_stream.create_dataset(uri, pa.Table.from_pylist([row], schema))
+    dataset = lance.dataset(uri)
+    dataset.alter_columns({"path": "s.a", "data_type": pa.int64()}, {"path": "v", "name": "w"})
+    newer = lance_stream.open_dataset(uri).table
+    types = FeedColumns(ds.table, None).schema_in(newer)
+    assert types.names == ["id", "s", "l", "v"]
+    assert types.field("s").type == pa.struct({"a": pa.int64(), "b": pa.string()})
+    assert types.field("l").type == arrow["l"]
+    assert types.field("v").type == arrow["v"]
 
 
 def test_later_columns_are_null_before(uri: str) -> None:

@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -54,6 +55,40 @@ def test_timestamps_at_and_between_versions(seconds: float, since: int, until: i
     table = table_at(0, 10, 20).table
     assert first_version_since(table, at(seconds)) == since
     assert last_version_until(table, at(seconds)) == until
+
+
+def test_skewed_clocks_have_a_limit() -> None:
+    """The clock of the first writer was ahead of the second one's by the largest difference."""
+    seconds = CLOCK_SKEW / 10**9
+    table = table_at(seconds, 0, seconds + 1).table
+    assert first_version_since(table, at(seconds)) == 1
+    assert first_version_since(table, at(seconds + 0.5)) == 3
+    further = table_at(seconds + 1, 0, seconds + 2).table
+    assert first_version_since(further, at(seconds + 1)) == 3
+
+
+def test_versions_after_the_handle_are_read() -> None:
+    """The interval is checked against the table, not against what was opened."""
+    old = table_at(0, 10)
+    lance_stream.open_dataset(old.uri).append(pa.table({"id": [7]}))
+    assert old.changes(2, 3).read_all()["id"].to_pylist() == [7]
+    with pytest.raises(InvalidInputError, match=r"through version 4 .* the newest version is 3"):
+        old.changes(2, 4)
+
+
+def test_remedies_name_existing_snapshots(tmp_path: Path) -> None:
+    """Without the last version of the interval, only the newest snapshot leads on."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    for number in range(5):
+        ds = ds.append(pa.table({"id": [number]}))
+    for version in (3, 4):
+        (tmp_path / "t" / manifest_path(version)).unlink()
+    with pytest.raises(
+        NotFoundError, match=r"existing versions through 4: 1 to 2\. Read a snapshot of the newest"
+    ):
+        ds.changes(1, 4).read_all()
+    with pytest.raises(NotFoundError, match=r"1 to 2, 5 to 6\. Read a snapshot of version 5, and"):
+        ds.changes(1, 6).read_all()
 
 
 def test_timestamps_before_the_first_version() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.feed.following.offsets import parse_offset, to_offset
-from lance_stream.feed.following.positions import Position
+from lance_stream.feed.following.positions import Position, joined_marks
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,24 @@ def test_pairs_are_counted_in_format_3(
     read = parse_offset({**stored, "format": 3, "version": 7})
     assert read == Position(7, position, is_snapshot, counts_pairs=counts_pairs)
     assert read.columns == {}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [[], ["x"], 5, "x", {"x": -1}, {"x": True}, {"x": "y"}, {"x": 1.5}, {5: 1}, {5: None}],
+)
+def test_damaged_columns_are_refused(columns: Any) -> None:
+    """A wrong column would be read under the name of another one."""
+    stored = {"format": 4, "mark": "", "position": 0, "snapshot": False, "version": 7}
+    assert parse_offset({**stored, "columns": {"x": 1, "y": None}}).columns == {"x": 1, "y": None}
+    with pytest.raises(CorruptDataError, match="is not an offset"):
+        parse_offset({**stored, "columns": columns})
+
+
+def test_marks_of_positions_are_joined() -> None:
+    """A position inside a version that does not exist has the mark of the previous one only."""
+    assert joined_marks("5f00", "9a00") == "5f00/9a00"
+    assert joined_marks("5f00", "") == "5f00"
 
 
 def test_offsets_of_newer_releases_are_refused() -> None:

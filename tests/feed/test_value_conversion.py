@@ -43,6 +43,20 @@ CASES: list[tuple[pa.DataType, list[Any], pa.DataType, list[Any], ValueSource]] 
     (pa.string(), ["a", None], pa.dictionary(pa.int8(), pa.string()), ["a", None], ValueSource(0)),
     (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], pa.string(), ["a", "b"], ValueSource(0)),
     (pa.binary(), [b"ab", b"abc", None], pa.binary(2), [b"ab", None, None], ValueSource(0)),
+    (
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1), ("b", 300)], None, []],
+        pa.map_(pa.string(), pa.int8()),
+        [[("a", 1), ("b", None)], None, []],
+        ValueSource(0),
+    ),
+    (
+        pa.map_(pa.string(), pa.int64()),
+        [[("a", 1), ("b", 300)], None, []],
+        pa.map_(pa.string(), pa.int8()),
+        [[("a", None), ("b", None)], None, []],
+        ValueSource(0, (ValueSource(0), None), is_whole=False),
+    ),
     (pa.binary(), [b"ab", None], pa.large_binary(), [b"ab", None], ValueSource(0)),
     (pa.binary(2), [b"ab", None], pa.binary(), [b"ab", None], ValueSource(0)),
     (pa.date32(), [date(2026, 1, 2)], pa.timestamp("s"), [datetime(2026, 1, 2)], ValueSource(0)),
@@ -177,3 +191,10 @@ def test_whole_floats_become_integers(now: pa.DataType) -> None:
         for number in floats
     ]
     assert convert(pa.array(floats), ValueSource(0), now).to_pylist() == expected
+
+
+def test_dictionaries_fill_their_indices() -> None:
+    """The largest index is one less than the number of values: the others become null."""
+    texts = [str(number) for number in range(130)]
+    array = convert(pa.array(texts), ValueSource(0), pa.dictionary(pa.int8(), pa.string()))
+    assert array.to_pylist() == [*texts[:128], None, None]

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lance_stream.read.fragment import BATCH_BYTES
 from lance_stream.schema.blobs import DESCRIPTION_V2, PREPARED_V2, as_v1, as_v2
 from lance_stream.schema.fields import Field, Schema
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.locations import open_store
 from lance_stream.table.paths import blob_file_path
 from lance_stream.write.blob_files import BlobFiles
 
@@ -514,3 +516,87 @@ def test_nested_blob_sizes_add_up() -> None:
     vectors = Field("v", "fixed_size_list:struct:2", children=(pair,))
     assert total(vectors, pa.FixedSizeListArray.from_arrays(structs, 2).slice(1)) == [8, 232]
     assert total(Field("n", "int64"), pa.array([1, 2])) == [0, 0]
+
+
+@pytest.mark.parametrize("gap", [0, 1, blob_locations.JOIN_BELOW + 1])
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_blobs_are_read_in_any_order(tmp_path: Path, order: Sequence[int], gap: int) -> None:
+    """A compaction or another writer stores blobs in another order than their rows."""
+    values = [b"a" * 3, b"bb", b"", b"cccc", b"d"]
+    rows = [(0, 1, 3, 4)[number] for number in order]
+    positions, data = np.zeros(5, np.int64), bytearray()
+    for row in rows:
+        positions[row] = len(data)
+        data += values[row] + bytes(gap)
+    store = open_store(tmp_path)
+    store.write("f", bytes(data))
+    spans = blob_locations.BlobSpans(
+        np.ones(5, np.bool_),
+        [blob_locations.BlobSource(store, "f", len(data))],
+        np.array([0, 0, -1, 0, 0]),
+        positions,
+        np.array(list(map(len, values))),
+    )
+    assert blob_locations.read_blobs(spans).to_pylist() == values
+
+
+def test_empty_blobs_need_no_bytes(tmp_path: Path) -> None:
+    """An empty external file has none either."""
+    store = open_store(tmp_path)
+    store.write("f", b"")
+    spans = blob_locations.BlobSpans(
+        np.array([True, False]),
+        [blob_locations.BlobSource(store, "f", 0)],
+        np.array([0, -1]),
+        np.zeros(2, np.int64),
+        np.zeros(2, np.int64),
+    )
+    assert blob_locations.read_blobs(spans).to_pylist() == [b"", None]
+
+
+@pytest.mark.parametrize(
+    ("position", "size", "stored"), [(0, 0, 10), (4, 0, 6), (10, 0, 0), (4, 6, 6), (0, 10, 10)]
+)
+def test_external_files_are_read_whole(
+    tmp_path: Path, position: int, size: int, stored: int
+) -> None:
+    """A size of zero stands for the rest of the file."""
+    source = blob_locations.BlobSource(open_store(tmp_path), "f", 10)
+    spans = blob_locations.BlobSpans(
+        np.array([True]), [source], np.array([0]), np.array([position]), np.array([size])
+    )
+    blob_locations._check(spans, np.array([blob_locations.EXTERNAL]))
+    assert spans.sizes.tolist() == [stored]
+    for beyond, more in ((11, 0), (4, 7), (11, 1)):
+        wrong = spans._replace(positions=np.array([beyond]), sizes=np.array([more]))
+        with pytest.raises(CorruptDataError, match="which has only 10 bytes"):
+            blob_locations._check(wrong, np.array([blob_locations.EXTERNAL]))
+
+
+def test_blobs_behave_like_files(tmp_path: Path) -> None:
+    """A blob is read like a file: the oracle is Python's own."""
+    (blob, none, empty) = table_of(tmp_path, "2.2", [b"0123456789", None, b""]).take_blobs(
+        "b", row_offsets=[0, 1, 2]
+    )
+    assert none is None
+    for stream, oracle in ((blob, io.BytesIO(b"0123456789")), (empty, io.BytesIO())):
+        for size in (0, None, 3, 1, 0, -1, 5, -7, 100):
+            for position in (0, 4, 10, 12):
+                assert stream.seek(position) == oracle.seek(position)
+                assert stream.read(size) == oracle.read(size)
+                assert stream.tell() == oracle.tell()
+        with pytest.raises(ValueError, match="before the start"):
+            stream.seek(-1)
+
+
+def test_later_blob_columns_are_null(tmp_path: Path) -> None:
+    """Fragments from before have no file with the column; others have it in a second file."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1, 2]}))
+    ds = ds.add_columns(schema_of().field("b"))
+    assert ds.take_blobs("b", row_offsets=[0, 1]) == [None, None]
+    ds = ds.append(rows_of([b"x" * 20]))
+    first, second = ds.take_blobs("b", row_offsets=[2, 0])
+    assert first is not None
+    assert (first.read(), second) == (b"x" * 20, None)
+    with pytest.raises(InvalidInputError, match="column 'id' has no blobs; columns with blobs: b"):
+        ds.take_blobs("id", row_offsets=[0])

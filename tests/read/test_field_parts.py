@@ -9,10 +9,10 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, Dataset
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.field_parts import FilePart, assemble
+from lance_stream.read.field_parts import FilePart, assemble, part_in_file
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, assign_ids
 from lance_stream.schema.projections import project
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.verbs.append import append_fragments
@@ -206,3 +206,25 @@ def test_tombstoned_columns_are_not_read(ds: Dataset) -> None:
 
 def field_named(ds: Dataset, name: str) -> Field:
     return next(field for field in ds.table.schema.fields if field.name == name)
+
+
+def test_columns_without_files_are_null() -> None:
+    """Unless they cannot be: a required column must be in a file, if there is any row."""
+    (field,) = from_arrow(pa.schema([pa.field("x", pa.int32(), nullable=False)])).fields
+    assert assemble(field, [], 0).to_pylist() == []
+    assert assemble(replace(field, nullable=True), [], 2).to_pylist() == [None, None]
+    with pytest.raises(CorruptDataError, match="column 'x' must not be null, but no data file"):
+        assemble(field, [], 1)
+
+
+def test_lists_are_stored_with_their_items() -> None:
+    """The lengths of lists alone are no column."""
+    schema = assign_ids(
+        from_arrow(pa.schema([("l", pa.list_(pa.int32())), ("s", pa.struct({"a": pa.int8()}))]))
+    )
+    lists, structs = schema.fields
+    assert part_in_file(lists, {child.id for child in lists.walk()}) is lists
+    assert part_in_file(structs, {structs.id}) is None
+    assert part_in_file(lists, set()) is None
+    with pytest.raises(CorruptDataError, match="contains the lists of 'l', but not their items"):
+        part_in_file(lists, {lists.id})

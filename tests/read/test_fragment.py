@@ -1,5 +1,6 @@
 """Rows of one fragment, read by row offset."""
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.errors import CorruptDataError
 from lance_stream.read import fragment
 from lance_stream.read.fragment import FragmentReader, read_unit
-from lance_stream.read.units import unit_of
+from lance_stream.read.units import WorkUnit, unit_of
 from lance_stream.snapshot.opening import open_newest
-from lance_stream.table.fragments.fragment import decode_fragment
+from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 
 
 def test_distant_rows_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +73,64 @@ def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.M
     stored = sum(file.size_bytes for file in decode_fragment(unit.fragment).files)
     monkeypatch.setattr(fragment, "BATCH_BYTES", int(1.2 * stored))
     assert [selection.num_rows for selection in FragmentReader(unit).selections()] == [20_000]
+
+
+TEN = pa.table({"n": np.arange(10)})
+
+
+@pytest.fixture
+def ten() -> WorkUnit:
+    """The only fragment of a table of ten rows."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", TEN)
+    return unit_of(ds.table, 0, columns=("n",))
+
+
+def numbers_of(unit: WorkUnit) -> list[list[int]]:
+    return [batch["n"].to_pylist() for batch in read_unit(unit)]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 3, 10, 11])
+@pytest.mark.parametrize("stop", [None, 0, 1, 5, 9, 10, 11])
+@pytest.mark.parametrize("start", [0, 1, 5, 9, 10])
+def test_ranges_are_those_of_lists(
+    ten: WorkUnit, start: int, stop: int | None, batch_size: int | None
+) -> None:
+    """An empty range has no batch, and no batch is empty or too large."""
+    batches = numbers_of(replace(ten, start=start, stop=stop, batch_size=batch_size))
+    assert [number for batch in batches for number in batch] == list(range(10))[start:stop]
+    assert all(0 < len(batch) <= (batch_size or 10) for batch in batches)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 2])
+@pytest.mark.parametrize("offsets", [[], [0], [9], [0, 5, 9], list(range(10))])
+@pytest.mark.parametrize("text", [None, "n >= 0", "n > 4"])
+def test_offsets_choose_rows(
+    ten: WorkUnit, offsets: list[int], batch_size: int | None, text: str | None
+) -> None:
+    """Rows beyond the end of a fragment are another table's, or another version's."""
+    chosen = np.array(offsets, np.uint32)
+    unit = replace(ten, offsets=chosen, batch_size=batch_size, filter=text)
+    expected = [number for number in offsets if text != "n > 4" or number > 4]
+    batches = numbers_of(unit)
+    assert [number for batch in batches for number in batch] == expected
+    assert all(0 < len(batch) <= (batch_size or 10) for batch in batches)
+    for wrong in (10, 11):
+        beyond = np.array([*offsets, wrong], np.uint32)
+        with pytest.raises(CorruptDataError, match=f"has 10 rows, but row offset {wrong} was"):
+            numbers_of(replace(unit, offsets=beyond))
+
+
+def test_damaged_fragments_are_refused(ten: WorkUnit) -> None:
+    """Neither ids nor values of rows may be made up."""
+    stored = decode_fragment(ten.fragment)
+    without_ids = replace(ten, fragment=encode_fragment(replace(stored, row_ids=None)))
+    assert numbers_of(without_ids) == [list(range(10))]
+    with pytest.raises(CorruptDataError, match="has no row ids, but the table has stable row ids"):
+        numbers_of(replace(without_ids, system_columns=("_rowid",)))
+    without_files = replace(ten, fragment=encode_fragment(replace(stored, files=())))
+    with pytest.raises(CorruptDataError, match="has 10 rows, but no data file"):
+        numbers_of(without_files)
+    empty = replace(ten, fragment=encode_fragment(replace(stored, files=(), physical_rows=0)))
+    assert numbers_of(empty) == []
+    unknown = replace(ten, fragment=encode_fragment(replace(stored, physical_rows=0)))
+    assert numbers_of(unknown) == [list(range(10))]

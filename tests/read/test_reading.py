@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import BadDataError, CorruptDataError, Dataset
+from lance_stream import (
+    BadDataError,
+    CorruptDataError,
+    Dataset,
+    InvalidInputError,
+    NotFoundError,
+)
 from lance_stream.byte_ranges import Buffer, ByteRange
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.scan import plan_scan
@@ -226,3 +232,73 @@ def test_contiguous_selections_become_ranges() -> None:
     assert ends.offsets.tolist() == [10, 19]
     none = every.where(np.zeros(10, np.bool_))
     assert none.num_rows == 0
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_rows_taken_must_exist(stable: bool) -> None:
+    """A row of another fragment or beyond the end would be another row."""
+    table = pa.table({"id": [0, 1, 2]})
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", table, stable_row_ids=stable
+    ).append(table)
+    ds = ds.delete("id = 1")
+    ids = ds.to_table(["id"], with_row_id=True)
+    row_ids = ids["_rowid"].to_pylist()
+    assert ds.take(row_ids=row_ids)["id"].to_pylist() == [0, 2, 0, 2]
+    for missing in [1, 4, 6, 7] if stable else [1, 3, 4, (1 << 32) + 1, (1 << 32) + 3, 2 << 32]:
+        with pytest.raises(NotFoundError, match=f"for example {missing}"):
+            ds.take(row_ids=[row_ids[0], missing])
+    for missing in (4, 5, 1 << 40):
+        with pytest.raises(NotFoundError, match=f"row {missing} does not exist: .* has 4 rows"):
+            ds.take([0, missing])
+
+
+def test_empty_tables_have_no_rows() -> None:
+    """Neither does the first one."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.schema([("id", pa.int64())]))
+    assert ds.take([]).num_rows == 0
+    with pytest.raises(NotFoundError, match="row 0 does not exist: version 1 has 0 rows"):
+        ds.take([0])
+    with pytest.raises(InvalidInputError, match="take needs at least one column"):
+        ds.take([], columns=[])
+    with pytest.raises(InvalidInputError, match="a scan needs at least one column"):
+        ds.to_table([])
+    assert ds.append(pa.table({"id": [7]})).to_table([], with_row_id=True).num_rows == 1
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [2, 0],
+        np.array([2, 0]),
+        np.array([2, 0], np.uint8),
+        np.array([2, 0], np.int8),
+        pa.array([2, 0]),
+        pa.array([2, 0], pa.uint32()),
+        pa.chunked_array([[2], [0]]),
+    ],
+)
+def test_numbers_of_rows_have_many_types(numbers: Any) -> None:
+    """Whatever computes the positions, they are whole numbers."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [5, 6, 7]}))
+    assert ds.take(numbers)["id"].to_pylist() == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"),
+    [
+        ([-1, 2], "must not be negative, but -1 is"),
+        (np.array([3, -7], np.int8), "must not be negative, but -7 is"),
+        ([1.0], "must be a list of whole numbers"),
+        ([[1]], "must be a list of whole numbers"),
+        (["1"], "must be a list of whole numbers"),
+        ([True], "must be a list of whole numbers"),
+        (pa.array([1, None]), "must not contain nulls"),
+        (pa.chunked_array([[1], [None]], pa.int64()), "must not contain nulls"),
+    ],
+)
+def test_other_numbers_of_rows_are_refused(numbers: Any, why: str) -> None:
+    """A rounded or wrapped number is another row."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [5, 6, 7]}))
+    with pytest.raises(InvalidInputError, match=why):
+        ds.take(numbers)

@@ -392,8 +392,8 @@ class TableFollower:
         end: Position,
         columns_of: Callable[[TableVersion], FeedColumns],
     ) -> list[ChangeUnit]:
-        part = end.version + 1 if end.num_delivered else None
-        if part is not None and not history.has(part):
+        part = end.version + 1 if end.num_delivered else 0  # version 0 has no changes
+        if not history.has(part):
             # These changes can no longer be determined; the next batch delivers all of them.
             self._report_loss(
                 f"the first {end.num_delivered} changes of version {part} are needed, but the "
@@ -401,13 +401,13 @@ class TableFollower:
                 history,
                 "they follow in the next batch",
             )
-            part = None
+            part = 0
         last = history.at(history.next_existing(part or end.version))
         columns = columns_of(last)
         after, first = self._resume(history, start)
-        through = end.version if part is None else part
+        through = part or end.version
         history.prefetch(after, through)
-        if self.rules.feed.is_net and not self.rules.only_appended and not first and part is None:
+        if self.rules.feed.is_net and not self.rules.only_appended and not first and not part:
             steps = self._net_steps(history, after, through, columns)
         else:
             steps = self._steps(history, after, through, columns)
@@ -603,8 +603,7 @@ class TableFollower:
             is_part = position.num_delivered and not position.is_snapshot
             is_part = bool(is_part) and version == position.version + 1
             if version not in self._rows_of or is_part:
-                exist = history.has(version - 1) and history.has(version)
-                if counted == MAX_COUNTED_PER_LAG or not exist:
+                if counted == MAX_COUNTED_PER_LAG:
                     return None
                 counted += 1
                 columns = FeedColumns(history.newest, ())

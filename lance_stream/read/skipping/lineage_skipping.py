@@ -327,7 +327,8 @@ def _zones_of(
 
 
 def _zones_of_ids(sequence: RowIdSequence) -> Zones:
-    zones_of_segments: list[Zones] = []
+    no_ids = np.empty(0, np.uint64)
+    zones_of_segments = [Zones(np.empty(0, np.int64), no_ids, no_ids)]  # for no segments
     num_rows = 0
     for segment in sequence.segments:
         if isinstance(segment, Ranges):

@@ -150,10 +150,10 @@ def pages_that_may_match(node: Node, bounds: Bounds, num_pages: int) -> Mask:
             _compare_with_constant(nodes.Equal, node.operand, member, bounds, everywhere)
             for member in node.members
         ]
-        return np.asarray(np.logical_or.reduce(masks)) if masks else everywhere
+        return np.asarray(np.logical_or.reduce(masks))
     if isinstance(node, nodes.Comparison) and type(node) in _MIRRORED:
         left, right = node.left, node.right
-        if _is_column(left):
+        if is_path(left):
             return _compare_with_constant(type(node), left, right, bounds, everywhere)
         return _compare_with_constant(_MIRRORED[type(node)], right, left, bounds, everywhere)
     return everywhere
@@ -167,7 +167,7 @@ def _compare_with_constant(
     everywhere: Mask,
 ) -> Mask:
     """Return the pages in which a comparison of a column with a constant may be true."""
-    if not _has_bounds(column, bounds) or any(map(_is_column, value.walk())):
+    if not _has_bounds(column, bounds) or any(map(is_path, value.walk())):
         return everywhere
     path = path_of(column)
     minima, maxima, excludes_nan, _ = bounds[path]
@@ -215,7 +215,7 @@ def _compare_with_members(node: nodes.In, bounds: Bounds, everywhere: Mask) -> M
 
 
 def _has_bounds(column: Node, bounds: Bounds) -> bool:
-    return _is_column(column) and path_of(column) in bounds
+    return is_path(column) and path_of(column) in bounds
 
 
 def _is_number(value: Node) -> bool:
@@ -247,7 +247,3 @@ def _true_or_unknown(node: Node, path: Path, bound: pa.Array) -> Mask:
         return everywhere
     unknown = pc.is_null(bound)
     return np.asarray(pc.or_(pc.fill_null(answers, False), unknown).to_numpy(zero_copy_only=False))
-
-
-def _is_column(node: Node) -> bool:
-    return isinstance(node, nodes.Column | nodes.FieldAccess) and is_path(node)

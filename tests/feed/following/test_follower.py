@@ -625,6 +625,120 @@ def test_positions_without_a_mark_are_trusted(ds: Dataset) -> None:
     assert joined(batches_from(follow(ds), Position(4))) == all_changes(ds, 4)
 
 
+# --- more gaps and losses
+
+LENIENT = FollowerRules(FeedRules(pre_images=False), fail_on_data_loss=False)
+APPENDED = FollowerRules(FeedRules(), only_appended=True, fail_on_data_loss=False)
+
+
+def test_gaps_after_nothing_are_losses(stored: Dataset) -> None:
+    """No tag keeps version 0, so a consumer that starts there has not read what is gone."""
+    forget(stored, 1, 2)
+    consumer = follow(stored, FollowerRules(FeedRules(), is_consumer=True))
+    with pytest.raises(NotFoundError, match="versions 1 to 2 no longer exist"):
+        read(consumer, Position(0), Position(5))
+
+
+def test_bridges_are_not_cut_by_limits(stored: Dataset) -> None:
+    """A batch ends before a gap whose net changes do not fit it."""
+    forget(stored, 3)
+    lenient = follow(stored, LENIENT)
+    assert steps_from(lenient, Position(1), Limits(rows=8))[1].version == 2
+    assert steps_from(lenient, Position(1), Limits(rows=100))[1].version == 5
+
+
+def test_ends_inside_missing_versions_follow_later(stored: Dataset) -> None:
+    """The batch of a checkpoint ends inside a version that has been removed since."""
+    half = follow(stored).advance(Position(1), Limits(rows=4))
+    forget(stored, 2)
+    with pytest.raises(NotFoundError, match="the first 4 changes of version 2 are needed"):
+        read(follow(stored), Position(1), half)
+    assert read(follow(stored, LENIENT), Position(1), half) == []
+    assert read(follow(stored, LENIENT), Position(0), half) == []
+
+
+def test_losses_may_leave_no_changes(stored: Dataset) -> None:
+    """The batch ends at the version that takes the place of its start."""
+    forget(stored, 1, 2, 3)
+    rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES), fail_on_data_loss=False)
+    assert read(follow(stored, rules), Position(2), Position(4)) == []
+    assert read(follow(stored, rules), Position(2), Position(5)) == [
+        (5, "insert", 6),
+        (5, "insert", 7),
+    ]
+
+
+def test_unlimited_net_changes_finish_versions(ds: Dataset) -> None:
+    """The rest of a version comes alone: it is no change of the versions after it."""
+    rules = FollowerRules(FeedRules(deduplication_mode=NET_CHANGES, pre_images=False))
+    followed = follow(ds, rules)
+    half = followed.advance(Position(1), Limits(rows=4))
+    assert [position.version for position in steps_from(followed, half)] == [1, 2, 5]
+    assert [position.version for position in steps_from(follow(ds), half)] == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("start", "removed", "expected"),
+    [
+        (1, [3], [(2, 0), (4, 1), (4, 2), (5, 3)]),
+        (2, [3], [(4, 1), (4, 2), (5, 3)]),
+        (0, [1, 2], [(3, 0), (3, 1), (4, 2), (5, 3)]),
+        (0, [], [(2, 0), (3, 1), (4, 2), (5, 3)]),
+    ],
+)
+def test_appended_rows_bridge_gaps(
+    tmp_path: Path, start: int, removed: list[int], expected: list[tuple[int, int]]
+) -> None:
+    """The rows of missing versions arrive with the next one; also those before the first."""
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    for number in range(4):
+        ds = ds.append(rows(number))
+    forget(ds, *removed)
+    changes = joined(batches_from(follow(ds, APPENDED), Position(start), Limits(rows=1)))
+    assert [(version, row) for version, _, row in changes] == expected
+    changes = joined(batches_from(follow(ds, APPENDED), Position(start)))
+    assert [(version, row) for version, _, row in changes] == expected
+
+
+def test_appended_rows_keep_their_versions(ds: Dataset) -> None:
+    """Net changes are those of updates and deletes; appended rows have none."""
+    rules = FollowerRules(
+        FeedRules(deduplication_mode=NET_CHANGES), only_appended=True, skip_change_commits=True
+    )
+    assert [row[0] for row in read(follow(ds, rules), Position(1), Position(5))] == [2] * 6 + [
+        5
+    ] * 2
+
+
+def test_newer_versions_are_returned(ds: Dataset) -> None:
+    """The history of the last batch does not have them."""
+    followed = follow(ds)
+    followed.advance(Position(1))
+    ds.append(rows(8)).append(rows(9))
+    assert followed.table(3).version == 3
+    assert followed.table(6).version == 6
+    assert followed.table().version == 7
+
+
+@pytest.mark.parametrize(
+    ("max_row_changes", "max_steps", "versions"),
+    [(10**6, 64, [2, 3, 4, 5]), (8, 64, [2, 3]), (7, 64, [2]), (1, 64, [2]), (10**6, 2, [2, 3])],
+)
+def test_cached_comparisons_are_bounded(
+    ds: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    max_row_changes: int,
+    max_steps: int,
+    versions: list[int],
+) -> None:
+    """A large version is compared once, and the memory for others is bounded."""
+    monkeypatch.setattr(follower, "MAX_CACHED_ROW_CHANGES", max_row_changes)
+    monkeypatch.setattr(follower, "MAX_CACHED_STEPS", max_steps)
+    followed = follow(ds)
+    followed.advance(Position(1), Limits(rows=100))
+    assert sorted(followed._cached_steps) == versions
+
+
 # --- other rules
 
 
@@ -697,8 +811,24 @@ def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
     assert (lag.newest, lag.versions) == (5, 4)
     assert lag.rows == len(all_changes(ds)) - 4
     assert followed.lag(followed.position_after(5)).rows == 0
+    assert followed.lag(Position(1, 4, counts_pairs=True)).rows is None
+    assert followed.lag(FROM_SNAPSHOT).rows == 6
+    another = follow(ds)
+    another.list_newest()
+    assert another.lag(Position(4)).rows == 2
     in_snapshot = followed.advance(FROM_SNAPSHOT, Limits(rows=4))
     assert followed.lag(in_snapshot).rows == 2
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_missing_versions_have_unknown_rows(stored: Dataset, version: int) -> None:
+    """The next batch reports the gap; until then the lag is a number of versions."""
+    forget(stored, 3)
+    followed = follow(stored)
+    followed.list_newest()
+    lag = followed.lag(Position(version))
+    assert (lag.versions, lag.rows) == (5 - version, None)
+    assert followed.lag(Position(4)).rows == 2
 
 
 def test_counting_unread_rows_is_spread_out() -> None:

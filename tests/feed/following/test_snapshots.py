@@ -2,6 +2,8 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import accumulate
 
@@ -13,9 +15,18 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.feed.following.appended_fragments import walk_appended
 from lance_stream.feed.following.snapshots import Snapshot
+from lance_stream.feed.intervals import first_version_since, last_version_until
+from lance_stream.feed.rules import FeedRules
+from lance_stream.feed.steps import walk
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.resolving import open_version
+from lance_stream.snapshot.timestamps import LONG_AGO
+from lance_stream.table.fragments.fragment import decode_fragment
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.paths import manifest_path
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -148,3 +159,49 @@ def test_empty_versions_have_no_slices() -> None:
     assert snapshot.num_rows == 0
     assert snapshot.stop_within(0, rows=5) == 0
     assert list(snapshot.units()) == []
+
+
+def test_fragments_without_live_rows_are_skipped() -> None:
+    """Other writers keep a fragment whose rows are all deleted."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [0, 1]}))
+    ds = ds.append(pa.table({"id": [2, 3]})).append(pa.table({"id": [4, 5]}))
+    ds = ds.delete("id = 2")
+    fragments = list(ds.table.manifest.fragments)
+    file = fragments[1].deletion_file
+    assert file is not None
+    fragments[1] = replace(fragments[1], deletion_file=replace(file, num_deleted_rows=2))
+    manifest = replace(ds.table.manifest, fragments=FragmentList.of(fragments))
+    snapshot = Snapshot(ds.table.at(manifest))
+    assert snapshot.num_rows == 4
+    ids = [decode_fragment(unit.unit.fragment).id for unit in snapshot.units()]
+    assert ids == [0, 2]
+    sizes = [sum(file.size_bytes or 0 for file in fragment.files) for fragment in fragments]
+    assert snapshot.stop_within(0, size_bytes=sizes[0] + sizes[2]) == 4
+    assert snapshot.stop_within(0, size_bytes=sizes[0]) == 2
+
+
+def test_versions_without_time_are_read() -> None:
+    """Old writers stored none: such rows have the earliest time."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [0, 1]}))
+    ds = ds.append(pa.table({"id": [2]}))
+    for version in (1, 2):
+        manifest = ds.table.log.read(version)
+        data = encode_manifest(replace(manifest, timestamp_nanos=None))
+        ds.table.store.write(manifest_path(version), data)
+    ds = lance_stream.open_dataset(ds.uri)
+    assert ds.table.timestamp is None
+    last = ds.table
+    appended = list(walk_appended(last, 0, 2, FeedColumns(last, None)))
+    units = [
+        *Snapshot(last).units(),
+        *(unit for step in appended for unit in step.units()),
+        *(
+            unit
+            for step in walk(last, 0, 2, FeedRules(), FeedColumns(last, None))
+            for unit in step.units()
+        ),
+    ]
+    assert {unit.commit_timestamp for unit in units} == {LONG_AGO}
+    assert ds.changes(0, deduplication_mode="netChanges").read_all().num_rows == 3
+    assert first_version_since(last, LONG_AGO) == 1
+    assert last_version_until(last, datetime(2026, 1, 1, tzinfo=UTC)) == 2

@@ -20,10 +20,26 @@ from lance_stream.expressions.predicates import Expression, evaluate_predicate, 
 from lance_stream.read import fragment
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.skipping import lineage_skipping, page_skipping
+from lance_stream.read.skipping.lineage_skipping import (
+    fragments_that_may_match,
+    lineage_columns_of,
+    rows_that_may_match,
+)
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.store import Store
-from lance_stream.table.fragments.fragment import encode_fragment
+from lance_stream.table.fragments.fragment import (
+    ExternalFile,
+    Fragment,
+    StoredSequence,
+    encode_fragment,
+)
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import RowIdSequence, decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import (
+    RowVersionSequence,
+    decode_row_versions,
+    encode_row_versions,
+)
 from tests.contracts.watched_stores import WatchedStore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -333,3 +349,150 @@ def test_zone_bounds_match_their_ids(size: int, monkeypatch: pytest.MonkeyPatch)
         for start, stop, minimum, maximum in zip(starts, *map(list, zones), strict=True):
             some = row_ids[start:stop]
             assert (minimum, maximum) == (min(some), max(some))
+
+
+def versions(*runs: tuple[int, int]) -> bytes:
+    """Encode runs of a version and a number of rows."""
+    numbers, lengths = np.array(runs, np.uint64).T
+    return encode_row_versions(RowVersionSequence(lengths, numbers))
+
+
+def fragment_of(
+    number: int,
+    num_rows: int,
+    row_ids: StoredSequence,
+    created: StoredSequence | None,
+    updated: StoredSequence | None,
+) -> Fragment:
+    """Return a fragment that has lineage alone."""
+    return Fragment(
+        number,
+        (),
+        num_rows,
+        row_ids=row_ids,
+        created_at_versions=created,
+        last_updated_at_versions=updated,
+    )
+
+
+def ids(*row_ids: int) -> bytes:
+    return encode_row_ids(np.array(row_ids, np.uint64))
+
+
+ELSEWHERE = ExternalFile("_rows/1", 0, 10)
+FRAGMENTS = FragmentList.of(
+    [
+        fragment_of(0, 3, ids(0, 1, 2), versions((2, 3)), versions((2, 3))),
+        fragment_of(1, 4, ids(9, 3, 8, 4), versions((4, 2), (3, 2)), versions((5, 4))),
+        fragment_of(2, 4, ids(10, 11, 12, 13), None, versions((6, 1), (7, 3))),
+        fragment_of(3, 0, ids(20, 22), versions((8, 1), (9, 1)), versions((8, 1), (9, 1))),
+        fragment_of(4, 2, ELSEWHERE, ELSEWHERE, ELSEWHERE),
+        fragment_of(5, 2, ids(30, 31), None, None),
+    ]
+)
+"""Without row versions, rows are of version 1. The number of rows of 3 is unknown, and the lineage
+of 4 is in a file: both are always read.
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("_row_created_at_version = 2", [(0, 0, None), (3, 0, None), (4, 0, None)]),
+        ("_row_created_at_version = 4", [(1, 0, 2), (3, 0, None), (4, 0, None)]),
+        ("_row_created_at_version = 3", [(1, 2, None), (3, 0, None), (4, 0, None)]),
+        (
+            "_row_created_at_version = 1",
+            [(2, 0, None), (3, 0, None), (4, 0, None), (5, 0, None)],
+        ),
+        ("_row_last_updated_at_version = 7", [(2, 1, None), (3, 0, None), (4, 0, None)]),
+        ("_row_last_updated_at_version = 1", [(3, 0, None), (4, 0, None), (5, 0, None)]),
+        (
+            "_row_created_at_version = 1 AND _row_last_updated_at_version = 6",
+            [(2, 0, 1), (3, 0, None), (4, 0, None)],
+        ),
+        ("_rowid = 11", [(2, 0, None), (3, 0, None), (4, 0, None)]),
+        ("_rowid = 4", [(1, 0, None), (3, 0, None), (4, 0, None)]),
+        ("_rowid >= 30", [(3, 0, None), (4, 0, None), (5, 0, None)]),
+        ("_rowaddr < 4294967296", [(0, 0, None)]),
+        ("_rowaddr >= 21474836480", [(5, 0, None)]),
+    ],
+)
+def test_lineage_excludes_fragments_exactly(
+    text: str, matches: list[tuple[int, int, int | None]]
+) -> None:
+    """One fragment too few loses rows, and one too many is read for nothing."""
+    predicate = parse_expression(text)
+    chosen = fragments_that_may_match(predicate, FRAGMENTS, has_stable_row_ids=True)
+    if text.startswith("_rowaddr"):  # known without a number of rows
+        chosen = [match for match in chosen if match[0] != 3]
+    assert chosen == matches
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_row_versions_need_no_stable_ids(stable: bool) -> None:
+    """Without stable row ids, a row id is an address; versions are what they are."""
+    for text, expected in (
+        ("_row_created_at_version = 2", {0, 3, 4}),
+        ("_row_last_updated_at_version = 7", {2, 3, 4}),
+    ):
+        matches = fragments_that_may_match(
+            parse_expression(text), FRAGMENTS, has_stable_row_ids=stable
+        )
+        assert {match[0] for match in matches} == expected
+    matches = fragments_that_may_match(
+        parse_expression("_rowid < 3"), FRAGMENTS, has_stable_row_ids=stable
+    )
+    assert {match[0] for match in matches} == {0, 3, 4} if stable else {0}
+
+
+class NoFiles:
+    """Reads no file: sequences outside of the manifest are unknown."""
+
+    def row_ids(self, stored: Any, num_rows: int) -> Any:
+        return decode_row_ids(stored, num_rows) if isinstance(stored, bytes) else None
+
+    def row_versions(self, stored: Any, num_rows: int) -> Any:
+        return decode_row_versions(stored, num_rows) if isinstance(stored, bytes) else None
+
+
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize(
+    ("index", "text", "ranges"),
+    [
+        (0, "_row_created_at_version = 2", [(0, 3)]),
+        (0, "_row_created_at_version = 3", []),
+        (1, "_row_created_at_version = 3", [(2, 4)]),
+        (2, "_row_created_at_version = 1", [(0, 4)]),
+        (2, "_row_created_at_version = 2", []),
+        (2, "_row_created_at_version = 1 AND _row_last_updated_at_version = 6", [(0, 1)]),
+        (4, "_row_created_at_version = 99", [(0, 2)]),
+        (4, "_row_created_at_version = 99 OR _row_last_updated_at_version = 1", [(0, 2)]),
+        (5, "_row_last_updated_at_version > 1", []),
+        (5, "_rowaddr < 21474836480", []),
+        (5, "_rowaddr = 21474836481", [(0, 2)]),
+    ],
+)
+def test_lineage_excludes_rows_exactly(
+    index: int, text: str, ranges: list[tuple[int, int]], stable: bool
+) -> None:
+    """The reader of a fragment knows its sequences, except for those in missing files."""
+    fragment = FRAGMENTS[index]
+    rows = rows_that_may_match(
+        parse_expression(text),
+        fragment,
+        fragment.physical_rows,
+        NoFiles(),
+        has_stable_row_ids=stable,
+    )
+    assert [tuple(span) for span in rows.ranges] == ranges
+
+
+def test_empty_fragments_have_no_zones() -> None:
+    """A fragment without rows has neither a first nor a last row."""
+    fragment = fragment_of(7, 0, ids(), None, None)
+    for text in ("_rowid = 1", "_row_created_at_version = 1", "_rowaddr = 5"):
+        predicate = parse_expression(text)
+        rows = rows_that_may_match(predicate, fragment, 0, NoFiles(), has_stable_row_ids=True)
+        assert not rows.ranges
+    assert lineage_columns_of(None) == ()

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.byte_ranges import Buffer, ByteRange
+from lance_stream.expressions.predicates import parse_expression
 from lance_stream.read.fragment import read_unit
 from lance_stream.read.scan import plan_scan
-from lance_stream.read.skipping.page_skipping import RowRanges
+from lance_stream.read.skipping.page_skipping import (
+    RowRanges,
+    ValueBounds,
+    may_match,
+    pages_that_may_match,
+)
 from lance_stream.snapshot.files.open_files import OpenFiles
 
 NUM_ROWS = 40_960  # five pages
@@ -182,3 +188,118 @@ def test_ranges_are_sets_of_rows(one: RowRanges, other: RowRanges, row_numbers: 
     assert rows_of(one.intersection(other)) == rows_of(one) & rows_of(other)
     offsets = np.array(sorted(row_numbers), np.int64)
     assert set(one.choose(offsets).tolist()) == rows_of(one) & row_numbers
+
+
+HAS_NULLS = np.array([False, True, True, False])
+LOW, HIGH = [0, 10, None, 30], [9, 19, None, 39]
+BOUNDS = {
+    ("i",): ValueBounds(pa.array(LOW), pa.array(HIGH), has_nulls=HAS_NULLS),
+    ("n",): ValueBounds(pa.array(LOW), pa.array(HIGH)),
+    ("f",): ValueBounds(pa.array(LOW, pa.float64()), pa.array(HIGH, pa.float64())),
+    ("g",): ValueBounds(pa.array(LOW, pa.float64()), pa.array(HIGH, pa.float64()), False),
+    ("s", "x"): ValueBounds(pa.array(LOW), pa.array(HIGH)),
+    ("b",): ValueBounds(
+        pa.array([False, False, None, True]), pa.array([False, True, None, True]), True, ~HAS_NULLS
+    ),
+}
+"""The values of four pages: 0 to 9, 10 to 19, unknown, 30 to 39."""
+MANY = ", ".join(map(str, range(100, 117)))
+
+
+@pytest.mark.parametrize(
+    ("text", "pages"),
+    [
+        ("i < 10", "0 2"),
+        ("i <= 10", "0 1 2"),
+        ("10 > i", "0 2"),
+        ("10 >= i", "0 1 2"),
+        ("i > 19", "2 3"),
+        ("i >= 19", "1 2 3"),
+        ("19 < i", "2 3"),
+        ("19 <= i", "1 2 3"),
+        ("i = 19", "1 2"),
+        ("10 = i", "1 2"),
+        ("i = 25", "2"),
+        ("i <> 5", "0 1 2 3"),
+        ("i = NULL", "0 1 2 3"),
+        ("i <=> 5", "0 1 2 3"),
+        ("NOT i < 5", "0 1 2 3"),
+        ("i + 1 < 5", "0 1 2 3"),
+        ("i IS NULL", "1 2"),
+        ("n IS NULL", "0 1 2 3"),
+        ("unknown IS NULL", "0 1 2 3"),
+        ("i IS NOT NULL", "0 1 2 3"),
+        ("b IS TRUE", "0 1 2 3"),
+        ("b = TRUE", "1 2 3"),
+        ("(i < 10)", "0 2"),
+        ("i < 10 OR i > 35", "0 2 3"),
+        ("i > 5 AND i < 25", "0 1 2"),
+        ("i BETWEEN 12 AND 14", "1 2"),
+        ("i BETWEEN 19 AND 30", "1 2 3"),
+        ("unknown BETWEEN 1 AND 2", "0 1 2 3"),
+        # two columns, and columns without bounds
+        ("i < n", "0 1 2 3"),
+        ("i < n + 1", "0 1 2 3"),
+        ("i < unknown", "0 1 2 3"),
+        ("unknown < 5", "0 1 2 3"),
+        ("s.x = 35", "2 3"),
+        ("(s).x = 35", "0 1 2 3"),
+        # NaN is greater than all numbers
+        ("f < 10", "0 2"),
+        ("f <= 10", "0 1 2"),
+        ("f > 100", "0 1 2 3"),
+        ("f >= 100", "0 1 2 3"),
+        ("f = 5", "0 2"),
+        ("f = 5.5", "0 2"),
+        ("f = 5.5D", "0 2"),
+        ("f = CAST('nan' AS double)", "0 1 2 3"),
+        ("f = CAST('x' AS double)", "0 1 2 3"),
+        ("f < CAST('nan' AS double)", "0 1 2 3"),
+        ("g > 100", "2"),
+        ("g >= 19", "1 2 3"),
+        ("g = CAST('nan' AS double)", "2"),
+        ("i > CAST('x' AS double)", "0 1 2 3"),
+        # one of several
+        ("i IN (5, 35)", "0 2 3"),
+        ("i IN (5, NULL)", "0 1 2 3"),
+        ("i IN (5, n)", "0 1 2 3"),
+        ("f IN (5, CAST('nan' AS double))", "0 1 2 3"),
+        (f"i IN ({MANY})", "2"),
+        (f"i IN (19, {MANY})", "1 2"),
+        (f"i IN (30, 9, {MANY})", "0 2 3"),
+        (f"i IN (NULL, {MANY})", "0 1 2 3"),
+        (f"i IN (5.5, {MANY})", "0 1 2 3"),
+        (f"unknown IN ({MANY})", "0 1 2 3"),
+        (f"f IN ({MANY})", "0 1 2 3"),
+        (f"s.x IN (30, {MANY})", "2 3"),
+        (f"i NOT IN ({MANY})", "0 1 2 3"),
+    ],
+)
+def test_bounds_exclude_pages_exactly(text: str, pages: str) -> None:
+    """One page too few loses rows, and one too many is read for nothing."""
+    mask = pages_that_may_match(parse_expression(text).node, BOUNDS, 4)
+    assert " ".join(map(str, np.flatnonzero(mask))) == pages
+
+
+@pytest.mark.parametrize(
+    ("text", "zones"),
+    [
+        ("a = 5", "0 1"),
+        ("a % 2 = 1", "0 1 2"),
+        ("a % 2 = 0", "1 2"),
+        ("a + other = 1", "0 1 2"),
+        ("1 = 2", "1 2"),
+        ("a = 5 AND CAST('x' AS int) = 1", "0 1"),
+    ],
+)
+def test_single_values_decide_filters(text: str, zones: str) -> None:
+    """The value of zone 0 is 5, and 1 and 2 have several: for zone 0 the filter itself decides."""
+    bounds = {"a": (np.array([5, 4, 8], np.uint64), np.array([5, 6, 9], np.uint64))}
+    mask = may_match(parse_expression(text), bounds, 3)
+    assert " ".join(map(str, np.flatnonzero(mask))) == zones
+
+
+def test_filters_without_bounds_exclude_nothing() -> None:
+    """No column of the filter is known."""
+    for text in ("1 = 2", "a = 1"):
+        assert may_match(parse_expression(text), {}, 3).tolist() == [True] * 3
