@@ -129,7 +129,8 @@ def plan_job(
         file_version: The file version of a new table; the expected one of an existing table.
         primary_key: The primary key of a new table; the expected one of an existing table.
         storage_options: Settings of the store.
-        name_rule: Returns the table's names of the incoming columns; None if they are the same.
+        name_rule: Returns the table's names of the incoming columns, and of those of the primary
+            key; None if they are the same.
         case_sensitive: Whether a new name may differ from an existing one only in case.
         may_create: Whether to create a table that does not exist. False for a branch.
 
@@ -145,6 +146,8 @@ def plan_job(
     except NotFoundError:
         if not may_create:
             raise
+        if name_rule is not None and primary_key is not None:
+            primary_key = name_rule(primary_key, incoming.names)
         version = DEFAULT_FILE_VERSION if file_version is None else FileVersion.parse(file_version)
         version.check_supported()
         check_column_types(incoming)
@@ -158,6 +161,8 @@ def plan_job(
         incoming = pa.schema(
             [field.with_name(name) for field, name in zip(incoming, names, strict=True)]
         )
+        if primary_key is not None:
+            primary_key = name_rule(primary_key, table.schema.names)
     check_is_as_requested(table, file_version, primary_key)
     target = write_target(table)
     if overwrite:

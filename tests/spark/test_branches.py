@@ -106,6 +106,12 @@ def test_a_missing_branch_is_never_created(session: Any, uri: str, tmp_path: Pat
         lance_sink(str(tmp_path / "none"), branch="dev", app_id="x")(df, 0)
     for attempt in (
         lambda: df.write.format("lance").mode("append").option("branch", "dve").save(uri),
+        lambda: (
+            df.write.format("lance")
+            .mode("append")
+            .options(branch="dve", mode="upsert", on="id")
+            .save(uri)
+        ),
         lambda: session.read.format("lance").option("branch", "dve").load(uri).count(),
         lambda: session.readStream.format("lance").option("branch", "dve").load(uri).schema,
     ):

@@ -23,7 +23,6 @@ from lance_stream.spark.jobs.arrow_jobs import quoted
 from lance_stream.spark.session.column_names import (
     check_are_distinct,
     column_finder,
-    find_column,
     names_in_table,
 )
 from lance_stream.spark.session.session_settings import is_case_sensitive
@@ -96,8 +95,8 @@ class Batch:
         check_are_distinct(after, "the batch", case_sensitive=is_exact)
         key = arguments.primary_key
         if key is not None and table is None:
-            named = tuple(find_column(name, after, case_sensitive=is_exact) or name for name in key)
-            arguments = replace(arguments, primary_key=named)
+            key = tuple(names_in_table(key, after, case_sensitive=is_exact))
+            arguments = replace(arguments, primary_key=key)
         column = column_finder(before, after, "the batch has", case_sensitive=is_exact)
         df = self.df if before == after else self.df.toDF(*after)
         batch = replace(self, df=df, arguments=arguments.renamed(column))

@@ -18,7 +18,6 @@ from lance_stream.errors import (
     ColumnsChangedError,
     InvalidInputError,
     LanceStreamError,
-    NotFoundError,
     OtherBatchError,
     TableReplacedError,
 )
@@ -44,6 +43,7 @@ from lance_stream.spark.sink.modes import MODES, create_without_rows
 from lance_stream.spark.sink.output_modes import check_output_mode
 from lance_stream.spark.sink.replays import identify, rows_may_differ, skip_if_committed
 from lance_stream.spark.sink.reports import SinkCommit, hint_at_vectors, log_commit, notify
+from lance_stream.spark.writer.new_tables import find_table
 from lance_stream.storage.namespaces.locating import TableId
 from lance_stream.table.apply import check_may_write
 from lance_stream.write.phases import Phases
@@ -433,7 +433,7 @@ def _check_batch(df: object, batch_id: object) -> int:
 def _write_once(batch: Batch) -> SinkCommit:
     """Write a batch to the table, unless it is already committed."""
     with batch.phases("plan"):
-        table = _open(batch.arguments)
+        table = find_table(batch.arguments)
     if table is not None:
         _warn_of_other_rules(table, batch)
     replay = None if table is None else skip_if_committed(batch, table)
@@ -444,7 +444,7 @@ def _write_once(batch: Batch) -> SinkCommit:
     except OtherBatchError:  # another driver was faster
         if not (batch.arguments.replays_may_differ or rows_may_differ(batch.df, batch.query)):
             raise
-        table = _open(batch.arguments)
+        table = find_table(batch.arguments)
         replay = None if table is None else skip_if_committed(batch, table)
         if replay is None:
             raise
@@ -496,7 +496,7 @@ def _write_new(batch: Batch, table: TableVersion | None) -> SinkCommit:
                 raise
             _log.info("writing batch %d again: %s", batch.outcome.batch_id, error)
         with batch.phases("plan"):
-            table = _open(batch.arguments)
+            table = find_table(batch.arguments)
 
 
 def _write_to(table: TableVersion, batch: Batch) -> SinkCommit:
@@ -514,12 +514,3 @@ def _write_to(table: TableVersion, batch: Batch) -> SinkCommit:
             uri, options = batch.arguments.uri, batch.arguments.storage_options
             hint_at_vectors(open_newest(uri, options), list_columns)
     return commit
-
-
-def _open(arguments: WriterArguments) -> TableVersion | None:
-    try:
-        return open_newest(arguments.uri, storage_options=arguments.storage_options)
-    except NotFoundError:
-        if arguments.branch is not None:  # a sink creates tables, but no branches
-            raise
-        return None

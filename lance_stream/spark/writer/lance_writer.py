@@ -49,9 +49,9 @@ from lance_stream.ledger.row_digests import (
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import (
+    check_are_distinct,
     column_finder,
     names_in_table,
-    resolve_columns,
 )
 from lance_stream.spark.session.spark_types import to_nullable
 from lance_stream.spark.session.user_errors import without_traceback
@@ -120,16 +120,11 @@ def plan(
         raise InvalidInputError("the rows have no columns, so nothing would be stored")
     if arguments.is_by_key:
         return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
-    names = names_in_table(incoming.names, incoming.names, case_sensitive=case_sensitive)
+    check_are_distinct(incoming.names, "the batch", case_sensitive=case_sensitive)
     excluded = _excluded_columns(arguments, incoming, case_sensitive=case_sensitive)
     incoming = StructType([field for field in incoming if field.name not in excluded])
     if not incoming.fields:
         raise InvalidInputError("all columns of the rows are excluded, so nothing would be stored")
-    key = resolve_columns(
-        arguments.primary_key,
-        pa.schema([(name, pa.null()) for name in names]),
-        case_sensitive=case_sensitive,
-    )
     job = plan_job(
         arguments.uri,
         new_table_schema(to_nullable(incoming), arguments.vectors),
@@ -137,7 +132,7 @@ def plan(
         add_columns="add_columns" in arguments.schema_evolution,
         widen_types="widen_types" in arguments.schema_evolution,
         file_version=arguments.file_version,
-        primary_key=key,
+        primary_key=arguments.primary_key,
         storage_options=arguments.storage_options,
         name_rule=partial(names_in_table, case_sensitive=case_sensitive),
         case_sensitive=case_sensitive,

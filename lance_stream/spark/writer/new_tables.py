@@ -1,4 +1,4 @@
-"""The columns of a table that a DataFrame's rows create."""
+"""Tables that a DataFrame's rows create: whether they do, and with which columns."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -6,11 +6,29 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from lance_stream.errors import NotFoundError
 from lance_stream.schema.vectors import with_vectors
+from lance_stream.snapshot.opening import open_newest
+from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.spark_types import stored_schema
 
 _VECTOR_SIZE: Final = "arrow.fixed-size-list.size"
 """The key in a field's metadata that makes an array a vector, as for lance-spark."""
+
+
+def find_table(arguments: WriterArguments) -> TableVersion | None:
+    """Return the newest version of the table; None if the rows create it.
+
+    Raises:
+        NotFoundError: It is a branch that does not exist: writers create tables, but no branches.
+    """
+    try:
+        return open_newest(arguments.uri, storage_options=arguments.storage_options)
+    except NotFoundError:
+        if arguments.branch is not None:
+            raise
+        return None
 
 
 def new_table_schema(schema: spark.StructType, vectors: Mapping[str, int] | None) -> pa.Schema:

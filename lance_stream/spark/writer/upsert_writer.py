@@ -22,18 +22,17 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructField, StructType
 
 from lance_stream.commit.same_table import table_deleted_error
-from lance_stream.errors import NotFoundError, TableReplacedError
+from lance_stream.errors import TableReplacedError
 from lance_stream.ledger.lookup import has_batch_id
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
 from lance_stream.spark.session.column_names import column_finder, names_in_table
 from lance_stream.spark.session.spark_types import stored_schema, to_nullable
 from lance_stream.spark.writer.batch_types import check_rows_by_key
 from lance_stream.spark.writer.delete_conditions import resolve_delete_condition
-from lance_stream.spark.writer.new_tables import new_table_schema
+from lance_stream.spark.writer.new_tables import find_table, new_table_schema
 from lance_stream.storage.store import Store
 from lance_stream.upsert.attempts import UpsertResult
 from lance_stream.upsert.change_rules import check_has_sequence
@@ -120,10 +119,11 @@ def plan_upsert(
         case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
 
     Raises:
+        NotFoundError: The branch does not exist.
         InvalidInputError: They do not fit.
         UnsupportedFeatureError: A type, or the location's protocol, is not supported.
     """
-    existing = _open(arguments)
+    existing = find_table(arguments)
     names = names_in_table(
         incoming.names,
         [] if existing is None else existing.schema.names,
@@ -238,13 +238,6 @@ def _store(job: UpsertJob) -> Store:
     return job.store
 
 
-def _open(arguments: WriterArguments) -> TableVersion | None:
-    try:
-        return open_newest(arguments.uri, storage_options=arguments.storage_options)
-    except NotFoundError:
-        return None
-
-
 def _current(job: UpsertJob) -> TableVersion:
     """Return the version on which the commit plans; see `_prepare`.
 
@@ -265,17 +258,21 @@ def _prepare(job: UpsertJob) -> TableVersion:
         InvalidInputError: The columns do not fit.
     """
     arguments = job.arguments
-    table = _open(arguments)
+    table = find_table(arguments)
+    key = arguments.primary_key
+    if key is not None:
+        columns = job.incoming.names if table is None else table.schema.names
+        key = tuple(names_in_table(key, columns, case_sensitive=job.case_sensitive))
     if table is None:
         check_column_types(job.incoming)
         return plan_table(
             arguments.uri,
             job.incoming,
             file_version=arguments.file_version,
-            primary_key=job.rules.on if arguments.primary_key is None else arguments.primary_key,
+            primary_key=job.rules.on if key is None else key,
             storage_options=arguments.storage_options,
         )
-    check_is_as_requested(table, arguments.file_version, arguments.primary_key)
+    check_is_as_requested(table, arguments.file_version, key)
     check_has_sequence(table.arrow_schema, job.incoming, job.rules.sequence_by)
     return fit_columns(
         table,

@@ -402,6 +402,33 @@ def test_columns_evolve_on_request(uri: str, mode: str) -> None:
     assert lance_stream.open_dataset(uri).verify() == []
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize(("stored", "received"), [("id", "id"), ("ID", "id"), ("id", "Id")])
+def test_primary_keys_ignore_case(uri: str, mode: str, stored: str, received: str) -> None:
+    """Spark does not distinguish the case of columns, so any spelling of the option has to create
+    the key, and to agree with the key of a table that exists.
+    """
+    by_key = {"on": "id"} if mode == "upsert" else {}
+    options = {"path": uri, "mode": mode, "primaryKey": "iD", **by_key}
+    arguments = parse_writer_options(options, False)
+    for name in (stored, received):
+        rows = pa.table({name: [1, 2]})
+        job = plan(arguments, spark_schema(carrier_schema(rows.schema)), False)
+        batch_writer(job).commit([batch_writer(job).write(iter(rows.to_batches()))])
+    ds = lance_stream.open_dataset(uri)
+    assert [
+        field.name for field in ds.table.schema.fields if field.primary_key_position is not None
+    ] == [stored]
+
+
+def test_upserts_create_no_branches(uri: str) -> None:
+    """A misspelt branch would receive the rows, and no reader of the table would see them."""
+    rows = pa.table({"id": [1]})
+    lance_stream.create_dataset(uri, rows)
+    with pytest.raises(NotFoundError, match="dve"):
+        planned(uri, rows, branch="dve")
+
+
 @pytest.mark.parametrize("evolution", ["none", "add_columns"])
 @pytest.mark.parametrize(
     ("renamed", "match"),
