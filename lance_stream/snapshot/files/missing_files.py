@@ -11,8 +11,13 @@ from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.storage.locations import is_relative
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.table.manifest import BasePath, decode_manifest
-from lance_stream.table.paths import NamingScheme, manifest_path
+from lance_stream.table.manifest import BasePath, Manifest, decode_manifest
+from lance_stream.table.paths import (
+    NamingScheme,
+    branch_directory,
+    data_file_path,
+    manifest_path,
+)
 
 
 @contextmanager
@@ -38,13 +43,20 @@ def _reason(store: Store, version: int, fragment: Fragment) -> str:
             "version, so create it again. A tag protects a version from cleanup"
         )
     bases = {file.base_id for file in fragment.files} - {None}
-    for base in _base_paths(store, version) if bases else ():
+    manifest = _manifest(store, version) if bases else None
+    for base in manifest.base_paths if manifest else ():
         if base.id in bases and is_relative(base.path):
             return (
                 f"Version {version} of {store.uri} refers to it by the relative path "
                 f"{base.path!r}, because it belongs to a clone or branch of a table that was "
                 "opened by a relative path. Start this program in the same directory as its "
                 "writer; or create the clone or branch again with the table's absolute path"
+            )
+        if base.id in bases and manifest and _was_moved(store, manifest, base, fragment):
+            return (
+                f"Version {version} of {store.uri} belongs to a branch, which names the files of "
+                f"its table by their location when the branch was created, {base.path!r}. The "
+                "table was moved or copied since: move it back, or link that location to it"
             )
     if bases:
         return (
@@ -58,8 +70,17 @@ def _reason(store: Store, version: int, fragment: Fragment) -> str:
     )
 
 
-def _base_paths(store: Store, version: int) -> tuple[BasePath, ...]:
+def _was_moved(store: Store, manifest: Manifest, base: BasePath, fragment: Fragment) -> bool:
+    """Return whether a branch's table has the files that the branch names in another location."""
+    if manifest.branch is None:
+        return False
+    root = store.at_root(store.root.removesuffix(f"/{branch_directory(manifest.branch)}"))
+    paths = [data_file_path(file.path, base) for file in fragment.files if file.base_id == base.id]
+    return all(map(root.exists, paths))
+
+
+def _manifest(store: Store, version: int) -> Manifest | None:
     for scheme in NamingScheme:
         with suppress(NotFoundError, BadDataError):
-            return decode_manifest(store.read(manifest_path(version, scheme))).base_paths
-    return ()
+            return decode_manifest(store.read(manifest_path(version, scheme)))
+    return None

@@ -42,6 +42,21 @@ def test_missing_newest_files_are_damage(ds: Dataset) -> None:
         open_dataset(ds.uri).to_table()
 
 
+def test_moved_tables_still_have_the_files(tmp_path: Path) -> None:
+    """Nobody has deleted them: the branch looks for them where the table was."""
+    ds = lance_stream.create_dataset(tmp_path / "a", pa.table({"id": [1]}))
+    ds.branches.create("dev")
+    ds.branches.create("dev/2", ("dev", None))
+    (tmp_path / "a").rename(tmp_path / "b")
+    for branch in ("dev", "dev/2"):
+        moved = open_dataset(tmp_path / "b", branch=branch)
+        with pytest.raises(
+            NotFoundError, match=rf"{tmp_path / 'a'}'. The table was moved or copied"
+        ):
+            moved.to_table()
+    assert open_dataset(tmp_path / "b").to_table().num_rows == 1
+
+
 def test_a_clones_missing_files_suggest_cleanup(tmp_path: Path) -> None:
     """The table that the clone was made from may have removed them."""
     lance = pytest.importorskip("lance", reason="only pylance makes clones")
