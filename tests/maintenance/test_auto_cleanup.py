@@ -210,3 +210,17 @@ def test_the_interval_counts_version_numbers() -> None:
     """Zero means every commit, as in the reference."""
     assert [version for version in range(1, 8) if due_cleanup({INTERVAL: "3"}, version)] == [3, 6]
     assert due_cleanup({INTERVAL: "0"}, 5) == due_cleanup({INTERVAL: "+1"}, 5) == AutoCleanup()
+
+
+def test_logged_failures_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process with many tables must not remember all of their failures."""
+    monkeypatch.setattr(auto_cleanup, "_MAX_LOGGED", 2)
+    monkeypatch.setattr(auto_cleanup, "_logged", set())
+    sizes = []
+    for uri in ("a", "a", "b", "b", "c", "a"):
+        auto_cleanup._log_failure(uri, ValueError("x"))
+        sizes.append(len(auto_cleanup._logged))
+    assert sizes == [1, 1, 2, 2, 1, 2]
+    assert [record.args[0] for record in caplog.records] == ["a", "b", "c", "a"]

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -10,13 +11,19 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, Dataset, InvalidInputError, NotFoundError
 from lance_stream.environment import Environment
+from lance_stream.maintenance import consumers
 from lance_stream.maintenance.consumers import (
+    CONSUMER_PREFIX,
+    SNAPSHOT_PREFIX,
     Consumer,
     abandoned_consumers,
+    consumer_tag,
     drop_consumer,
+    is_consumer_tag,
     list_consumers,
     protect_start,
     read_progress,
+    read_skipped_from,
     record_progress,
     release_start,
 )
@@ -184,3 +191,55 @@ def test_waiting_consumers_are_not_abandoned(ds: Dataset) -> None:
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     record_progress(ds.table.refs, "patient", 3, at(long_ago))
     assert abandoned_consumers(ds.table, timedelta(days=7)) == []
+
+
+def test_unknown_consumers_have_skipped_nothing(ds: Dataset) -> None:
+    """The first batch of a stream asks for the position of its last rows."""
+    assert read_skipped_from(ds.table.refs, "unknown") is None
+    record_progress(ds.table.refs, "known", 1, position="p")
+    assert read_skipped_from(ds.table.refs, "known") is None
+    record_progress(ds.table.refs, "known", 2, position="q", skipped_from="p")
+    assert read_skipped_from(ds.table.refs, "known") == "p"
+
+
+def test_consumers_are_stored_in_tags() -> None:
+    """A tag of the wrong name would protect nothing, or not be found."""
+    for is_beginning in (True, False):
+        consumer = Consumer("totals", 1, None, None, is_beginning)
+        assert is_consumer_tag(consumer.tag)
+        assert consumer.tag == consumer_tag(
+            "totals", SNAPSHOT_PREFIX if is_beginning else CONSUMER_PREFIX
+        )
+
+
+@pytest.mark.parametrize(
+    ("created", "updated", "days", "is_abandoned"),
+    [
+        (None, None, 31, False),
+        (0, None, 29, False),
+        (0, None, 30, True),
+        (None, 0, 31, True),
+        (0, 5, 34, False),
+        (0, 5, 35, True),
+        (5, 0, 34, False),
+    ],
+)
+def test_idle_times_decide_abandonment(
+    ds: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    created: int | None,
+    updated: int | None,
+    days: int,
+    is_abandoned: bool,
+) -> None:
+    """Tags of other programs may state no times, and then nobody knows how old they are."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    moments = [None if day is None else start + timedelta(days=day) for day in (created, updated)]
+    consumer = Consumer("totals", 1, moments[0], moments[1])
+    monkeypatch.setattr(consumers, "list_consumers", lambda _: [consumer])
+    monkeypatch.setattr(consumers, "timestamp_of", lambda _: None)
+    clock = at(start + timedelta(days=days))
+    abandoned = abandoned_consumers(ds.table, timedelta(days=30), clock)
+    assert abandoned == ([consumer] if is_abandoned else [])
+    monkeypatch.setattr(consumers, "list_consumers", lambda _: [replace(consumer, version=4)])
+    assert abandoned_consumers(ds.table, timedelta(days=30), clock) == []

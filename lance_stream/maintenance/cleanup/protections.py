@@ -44,8 +44,7 @@ class Protections:
             if tag.name in ignored:
                 continue
             if is_consumer_tag(tag.name):
-                first = min(tag.version, self._consumers.get(tag.name, tag.version))
-                self._consumers[tag.name] = first
+                self._consumers[tag.name] = tag.version
             else:
                 self._names[tag.version].append(tag.name)
         for version, names in branches_by_version.items():

@@ -101,7 +101,7 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Posit
         (n,) for each row that is written, its position in the current order.
     """
     fragments = [decode_fragment(unit.fragment) for unit in units]
-    if not units[0].has_stable_row_ids or not any(map(_has_long_lineage, fragments)):
+    if not any(map(_has_long_lineage, fragments)):
         return None
     if not _can_be_mixed(units[0].schema):
         return None
@@ -113,7 +113,7 @@ def order_of(units: Sequence[WorkUnit], lineage: Callable[[], Lineage]) -> Posit
 def has_disordered_lineage(table: TableVersion, fragment: Fragment) -> bool:
     """Return whether the lineage of a fragment becomes much shorter if its rows are reordered."""
     num_rows = fragment.physical_rows
-    if not table.has_stable_row_ids or num_rows > MAX_ROWS or inline_bytes(fragment) <= num_rows:
+    if num_rows > MAX_ROWS or inline_bytes(fragment) <= num_rows:
         return False
     if not _can_be_mixed(table.schema):
         return False

@@ -259,7 +259,7 @@ def _fields_of_files(table: TableVersion) -> Violations:
     flags = table.manifest.reader_feature_flags
     expected = table.manifest.data_format.version
     # the parts of a struct may be in several files, and in 2.0 each of them lists the struct, too
-    structs = {field.id for field in table.schema.walk() if field.children and not field.is_leaf}
+    structs = {field.id for field in table.schema.walk() if not field.is_leaf}
     for where, fragment in _fragments(table):
         live: Counter[int] = Counter()
         for file in fragment.files:

@@ -151,3 +151,14 @@ def test_distant_manifests_are_read_in_parallel() -> None:
     report = on(ds, FarStore(ds.table.store, before=meet)).cleanup(retain_versions=1)
     assert report.versions == tuple(range(1, ds.version))
     assert next(reads) > 3
+
+
+@pytest.mark.parametrize("removed", [1, 2, 3])
+def test_versions_removed_meanwhile_are_left_out(removed: int) -> None:
+    """Another cleanup removes them; in place of the newest there is a newer one."""
+    ds = busy_table()
+    log = ds.table.log
+    log.store.delete(log.manifest_path(removed))
+    numbers = [manifest.version for manifest in read_newest_first(log, [1, 2, 3])]
+    newest = ds.version if removed == 3 else 3
+    assert numbers == [newest, *(number for number in (2, 1) if number != removed)]

@@ -4,7 +4,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from lance_stream import BadDataError, InvalidInputError, NotFoundError
+from lance_stream import (
+    BadDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.errors import StoreRefusedError
 from lance_stream.maintenance.branches import delete_branch
 from lance_stream.maintenance.cleanup.cleanup import cleanup
@@ -132,3 +137,16 @@ def test_damaged_tags_stop_the_cleanup() -> None:
     with pytest.raises(BadDataError, match="'gold'"):
         ds.cleanup(retain_versions=1)
     assert paths_of(ds) == before
+
+
+@pytest.mark.parametrize("path", ["_refs/.DS_Store", "_refs/tags/.hidden", "_refs/.tmp/x"])
+def test_hidden_files_protect_nothing(path: str) -> None:
+    """File managers leave some; other files may be references of a later release."""
+    ds = busy_table()
+    hidden = path.rpartition("/")[2].startswith(".")
+    ds.table.store.write(path, b"?")
+    if hidden:
+        assert ds.cleanup(retain_versions=1).versions == tuple(range(1, ds.version))
+        return
+    with pytest.raises(UnsupportedFeatureError, match="is neither a tag nor a branch"):
+        ds.cleanup(retain_versions=1)

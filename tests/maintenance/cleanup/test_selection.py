@@ -105,3 +105,17 @@ def test_idle_cleanup_reads_one_manifest() -> None:
     store = WatchedStore(ds.table.store)
     assert cleanup(on(ds, store).table, CleanupRules()).num_files == {}
     assert [path for call, path in store.calls if call.startswith("read")] == [manifest_path(1)]
+
+
+@pytest.mark.parametrize(("extra", "versions"), [(-1000, ()), (0, (1,)), (1000, (1,))])
+def test_versions_of_exactly_the_age_go(extra: int, versions: tuple[int, ...]) -> None:
+    """The age is the time for which a version is kept."""
+    ds = new_table().append(rows(1))
+    for version, nanos in ((1, 10**18), (2, 2 * 10**18)):
+        manifest = replace(ds.table.log.read(version), timestamp_nanos=nanos)
+        ds.table.store.write(ds.table.log.manifest_path(version), encode_manifest(manifest))
+    ds = lance_stream.open_dataset(ds.uri)
+    now = 10**18 + DAY // timedelta(microseconds=1) * 1000 + extra
+    environment = replace(MACHINE, now_nanos=lambda: now)
+    rules = CleanupRules(older_than=DAY, delete_unverified=True)
+    assert cleanup(ds.table, rules, environment=environment).versions == versions

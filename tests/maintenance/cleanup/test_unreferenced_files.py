@@ -3,10 +3,14 @@
 import uuid
 
 import pyarrow as pa
+import pytest
 
 import lance_stream
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.maintenance.cleanup.unreferenced_files import UnreferencedFiles
+from lance_stream.storage.store import StoredFile
+from lance_stream.table.named_files import FileKind, Nameable
 from tests.maintenance.cleanup.tables import DAY, busy_table, in_days, new_table, paths_of
 
 
@@ -92,3 +96,21 @@ def test_blob_files_follow_their_data_file() -> None:
     assert sum(value in paths_of(ds) for value in first) == 2
     for version, letter in (("kept", b"x"), (None, b"z")):
         assert ds.checkout(version).to_table()["b"].to_pylist() == [letter * 100_000]
+
+
+@pytest.mark.parametrize(
+    ("modified", "is_certain", "goes"),
+    [
+        (99.0, True, True),
+        (100.0, True, True),
+        (100.5, True, False),
+        (99.0, False, False),
+    ],
+)
+def test_abandoned_files_are_old_and_certain(modified: float, is_certain: bool, goes: bool) -> None:
+    """A file at the limit is as old as a commit may take."""
+    identity = Nameable(FileKind.DATA, "data/x.lance", is_certain)
+    file = StoredFile("data/x.lance", 1, modified)
+    for removed in (set(), {"data/x.lance"}):
+        files = UnreferencedFiles([(identity, file)], removed, 100.0).files()
+        assert files == ([(identity, file)] if goes or removed else [])

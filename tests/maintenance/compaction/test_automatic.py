@@ -226,3 +226,14 @@ def test_unreadable_tables_fail_no_stream(caplog: pytest.LogCaptureFixture) -> N
     assert compaction.after_batch(0, fail)  # type: ignore[arg-type]  # as much of a dataset as is looked at
     assert compaction.wait(PATIENCE)
     assert "a compaction cannot start; the stream continues" in caplog.text
+
+
+def test_limits_of_accumulation_are_exact() -> None:
+    """A fragment at a limit is neither small nor full of deleted rows."""
+    ds = new_table(100)
+    rules = CompactionRules(target_rows=75, max_deleted_fraction=0.25)
+    for deleted, expected in ((24, 0), (25, 0), (26, 26)):
+        current = accumulation_of(ds.delete(f"id < {deleted}").table, rules)
+        assert current.num_deleted == expected
+        assert current.num_small == (1 if 100 - deleted < 75 else 0)
+        assert current.num_live == 100 - deleted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream import IndexCoverage, InvalidInputError
+from lance_stream import IndexCoverage, InvalidInputError, NotFoundError
 from lance_stream.environment import MACHINE
 from lance_stream.maintenance.indices.background import BackgroundIndexing
 from lance_stream.maintenance.indices.refresh_policy import (
@@ -15,6 +15,7 @@ from lance_stream.maintenance.indices.refresh_policy import (
     RefreshPolicy,
     as_refresh_policy,
 )
+from lance_stream.maintenance.indices.update_indices import names_to_build, needs_work
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 
@@ -35,6 +36,8 @@ def index(indexed: int | None, missing: int | None, minutes: float | None = 0) -
         (DEFAULT, index(10, 0, 999), False),
         (DEFAULT, index(None, None), False),
         (RefreshPolicy(rows=5), index(100, 5), True),
+        (RefreshPolicy(rows=5), index(None, 5), True),
+        (RefreshPolicy(fraction=1.0), index(None, MIN_ROWS_FOR_FRACTION), True),
         (RefreshPolicy(rows=5), index(100, 4, 999), False),
         (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, 10), True),
         (RefreshPolicy(age=timedelta(minutes=10)), index(100, 1, 9), False),
@@ -60,6 +63,8 @@ def test_one_limit_suffices_for_refresh(
         (RefreshPolicy(age=timedelta(minutes=10)), [index(100, 1, 7), index(100, 1, 9)], 60.0),
         (RefreshPolicy(age=timedelta(minutes=10)), [index(100, 0, 7), index(None, None, 7)], None),
         (RefreshPolicy(rows=5), [index(100, 1, 7)], None),
+        (RefreshPolicy(age=timedelta(minutes=10)), [index(1, 1, None), index(1, 1, 9)], 60.0),
+        (RefreshPolicy(age=timedelta(minutes=10)), [index(100, 1, 99)], 0.0),
     ],
 )
 def test_next_due_time_is_computed(
@@ -97,9 +102,9 @@ def test_reasons_name_the_index_and_rows() -> None:
         (None, None),
         (False, None),
         (True, DEFAULT),
-        ({"fraction": 1}, RefreshPolicy(fraction=1.0)),
         ({"rows": 7, "age": "2 hours"}, RefreshPolicy(rows=7, age=timedelta(hours=2))),
         (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
+        ({"rows": 1}, RefreshPolicy(rows=1)),
     ],
 )
 def test_mappings_state_a_refresh_policy(argument: Any, policy: RefreshPolicy | None) -> None:
@@ -129,3 +134,47 @@ def test_invalid_limits_are_refused(argument: Any, message: str) -> None:
     """A misspelt or impossible limit would mean an index that is never refreshed."""
     with pytest.raises(InvalidInputError, match=message):
         as_refresh_policy(argument)
+
+
+@pytest.mark.parametrize(
+    ("indexed", "missing", "fraction"),
+    [(None, 5, None), (5, None, None), (None, None, None), (0, 0, 1.0), (0, 3, 0.0), (3, 1, 0.75)],
+)
+def test_coverage_is_a_share(
+    indexed: int | None, missing: int | None, fraction: float | None
+) -> None:
+    """An index of no rows lacks none."""
+    assert index(indexed, missing).fraction == fraction
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing", "num_segments", "expected"),
+    [
+        ("BTREE", 0, 1, False),
+        ("BTREE", 0, 2, True),
+        ("BTREE", 1, 1, True),
+        ("BTREE", None, 1, True),
+        ("IVF_PQ", 0, 1, False),
+        ("IVF_PQ", 0, 2, False),
+        ("IVF_PQ", 1, 2, True),
+    ],
+)
+def test_segments_and_missing_rows_need_work(
+    kind: str, missing: int | None, num_segments: int, expected: bool
+) -> None:
+    """Vector indices may have several segments; the others find old values in them."""
+    state = replace(index(9, missing), kind=kind, num_segments=num_segments)
+    assert needs_work(state) == expected
+    assert names_to_build([state], None) == (("i",) if expected else ())
+    is_vector = kind.startswith("IVF")
+    retrained = names_to_build([state], ["i"], retrain=True)
+    assert retrained == (("i",) if expected or is_vector else ())
+
+
+def test_unknown_indices_are_named() -> None:
+    """A table without indices has none to choose from."""
+    for states, existing in (([], "none"), ([index(1, 1)], "'i'")):
+        with pytest.raises(
+            NotFoundError, match=f"no index 'x'; the table's indices are: {existing}"
+        ):
+            names_to_build(states, ["x"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 import lance_stream
 from lance_stream import Dataset
@@ -20,7 +21,7 @@ from lance_stream.snapshot.write_ahead_logs import FOLDER
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.config.tombstones import CONFIG_KEY
 from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
-from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.fragments.fragment import DataFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexFile, IndexMetadata, encode_index_section
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
@@ -201,13 +202,35 @@ def with_write_ahead_log(ds: Dataset) -> Dataset:
     return rewritten(ds, index_section=index_of(name=WRITE_AHEAD_LOG))
 
 
+def named_transaction(ds: Dataset, name: str) -> Dataset:
+    """Store the transaction under another name, with its uuid and read version in place."""
+    old = ds.table.manifest.transaction_file
+    version, _, rest = old.removesuffix(".txn").partition("-")
+    new = name.format(version=version, uuid=rest)
+    data = ds.table.store.read(transaction_path(old))
+    ds.table.store.write(transaction_path(new), data)
+    return rewritten(ds, transaction_file=new)
+
+
+def with_deletion_file(ds: Dataset, *offsets: int, **changed: Any) -> Dataset:
+    """Write a deletion file of its own for the first fragment."""
+    file = deletion_file_with(ds, num_deleted_rows=len(offsets), id=7, **changed)
+    file_type, data = DeletionFileType.BITMAP, BitMap(offsets).serialize()
+    file = replace(file, file_type=file_type)
+    ds.table.store.write(deletion_file_path(0, file), data)
+    return with_fragment(ds, 0, deletion_file=file)
+
+
 def schema_of(ds: Dataset, **changed: Any) -> Schema:
     first, second = ds.table.schema.fields
     return replace(ds.table.schema, fields=(first, replace(second, **changed)))
 
 
 BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
-    "features": [lambda ds: rewritten(ds, reader_feature_flags=STABLE_ROW_IDS)],
+    "features": [
+        lambda ds: rewritten(ds, reader_feature_flags=STABLE_ROW_IDS),
+        lambda ds: rewritten(ds, writer_feature_flags=STABLE_ROW_IDS),
+    ],
     "data format": [
         lambda ds: rewritten(ds, data_format=DataFormat("parquet", "2.2")),
         lambda ds: rewritten(ds, data_format=DataFormat("lance", "9.9")),
@@ -215,6 +238,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     "schema": [
         lambda ds: rewritten(ds, schema=schema_of(ds, name="id")),
         lambda ds: rewritten(ds, schema=schema_of(ds, logical_type="strange")),
+        lambda ds: rewritten(ds, schema=schema_of(ds, id=-5)),
     ],
     "timestamp": [lambda ds: rewritten(ds, timestamp_nanos=None)],
     "manifest names": [named_by_both_schemes],
@@ -223,6 +247,9 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         without_transaction,
         from_the_future,
         lambda ds: rewritten(ds, transaction_file="nonsense.txn"),
+        lambda ds: named_transaction(ds, "nonsense.txn"),
+        lambda ds: named_transaction(ds, "{version}-x{uuid}.txn"),
+        lambda ds: named_transaction(ds, "9-{uuid}.txn"),
         lambda ds: rewritten(ds, inline_transaction=b"\xff\xff"),
         lambda ds: rewritten(ds, transaction_file="../outside.txn"),
     ],
@@ -269,6 +296,9 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: cut_short(ds, deletion_path(ds)),
         lambda ds: without(ds, deletion_path(ds)),
         lambda ds: with_fragment(ds, 0, deletion_file=deletion_file_with(ds, num_deleted_rows=1)),
+        lambda ds: with_deletion_file(ds),
+        lambda ds: with_deletion_file(ds, 1, read_version=ds.version),
+        lambda ds: with_deletion_file(ds, 1, read_version=ds.version + 1),
     ],
     "row counts": [
         lambda ds: with_fragment(ds, 0, files=()),
@@ -322,6 +352,23 @@ def test_every_violation_is_found(
 def test_every_rule_has_a_violation() -> None:
     """A new rule must come with a table that breaks it."""
     assert set(BREAKS) == set(RULES)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ds: rewritten(ds, index_section=index_of(dataset_version=ds.version)),
+        lambda ds: with_deletion_file(ds, 1, read_version=ds.version - 1),
+        lambda ds: named_transaction(ds, "{version}-{uuid}-0123456789abcdef.txn"),
+        lambda ds: rewritten(
+            ds, config=config_entries("app", LedgerEntry(3, "q", version=ds.version))
+        ),
+        lambda ds: rewritten(ds, config=config_entries("app", LedgerEntry(3, "q"))),
+    ],
+)
+def test_limits_are_no_violations(ds: Dataset, change: Callable[[Dataset], Dataset]) -> None:
+    """The newest version may be named, and an older one may have planned a deletion."""
+    assert list(map(str, change(ds).verify())) == []
 
 
 def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:
