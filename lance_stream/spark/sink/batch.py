@@ -236,7 +236,11 @@ class Batch:
         arguments = self.arguments
         schema = arguments.schema
         if schema is None:
-            schema = new_table_schema(to_nullable(self.stored().schema), arguments.vectors)
+            schema = new_table_schema(
+                to_nullable(self.stored().schema),
+                arguments.vectors,
+                case_sensitive=is_case_sensitive(self.df.sparkSession),
+            )
             check_column_types(schema)
         # As it is stored: extension types by their storage.
         check_castable(incoming, to_arrow(from_arrow(schema)))

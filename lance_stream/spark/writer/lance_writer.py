@@ -121,13 +121,15 @@ def plan(
     if arguments.is_by_key:
         return plan_upsert(arguments, incoming, case_sensitive=case_sensitive)
     check_are_distinct(incoming.names, "the batch", case_sensitive=case_sensitive)
-    excluded = _excluded_columns(arguments, incoming, case_sensitive=case_sensitive)
+    names = incoming.names
+    column = column_finder(names, names, "the rows have", case_sensitive=case_sensitive)
+    excluded = arguments.renamed(column).except_columns
     incoming = StructType([field for field in incoming if field.name not in excluded])
     if not incoming.fields:
         raise InvalidInputError("all columns of the rows are excluded, so nothing would be stored")
     job = plan_job(
         arguments.uri,
-        new_table_schema(to_nullable(incoming), arguments.vectors),
+        new_table_schema(to_nullable(incoming), arguments.vectors, case_sensitive=case_sensitive),
         overwrite=overwrite,
         add_columns="add_columns" in arguments.schema_evolution,
         widen_types="widen_types" in arguments.schema_evolution,
@@ -186,15 +188,6 @@ _MISFITS: Final[Mapping[str, str]] = {
     ),
 }
 """Why an overwrite does not fit the output mode "append", and other modes do not fit "complete"."""
-
-
-def _excluded_columns(
-    arguments: WriterArguments, incoming: StructType, *, case_sensitive: bool
-) -> tuple[str, ...]:
-    """Return the columns that are not stored, as they are called in the rows."""
-    names = incoming.names
-    column = column_finder(names, names, "the rows have", case_sensitive=case_sensitive)
-    return tuple(map(column, arguments.except_columns))
 
 
 class BatchWriter(DataSourceArrowWriter):

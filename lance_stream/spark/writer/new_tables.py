@@ -11,6 +11,7 @@ from lance_stream.schema.vectors import with_vectors
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.writer_arguments import WriterArguments
+from lance_stream.spark.session.column_names import names_in_table
 from lance_stream.spark.session.spark_types import stored_schema
 
 _VECTOR_SIZE: Final = "arrow.fixed-size-list.size"
@@ -31,12 +32,15 @@ def find_table(arguments: WriterArguments) -> TableVersion | None:
         return None
 
 
-def new_table_schema(schema: spark.StructType, vectors: Mapping[str, int] | None) -> pa.Schema:
+def new_table_schema(
+    schema: spark.StructType, vectors: Mapping[str, int] | None, *, case_sensitive: bool
+) -> pa.Schema:
     """Return the Arrow schema of a table that a DataFrame's rows create.
 
     Args:
         schema: The DataFrame's columns.
         vectors: The number of items of vector columns, besides those that metadata declare.
+        case_sensitive: Whether Spark distinguishes the columns `v` and `V`.
 
     Raises:
         UnsupportedFeatureError: A column's type cannot be stored; the message names it.
@@ -48,4 +52,7 @@ def new_table_schema(schema: spark.StructType, vectors: Mapping[str, int] | None
         for field in schema.fields
         if str(field.metadata.get(_VECTOR_SIZE, "")).isdecimal()
     }
-    return with_vectors(stored_schema(schema), {**declared, **(vectors or {})})
+    vectors = vectors or {}
+    names = names_in_table(list(vectors), schema.names, case_sensitive=case_sensitive)
+    sizes = declared | dict(zip(names, vectors.values(), strict=True))
+    return with_vectors(stored_schema(schema), sizes)

@@ -144,7 +144,9 @@ def plan_upsert(
         rules,
         tuple(names),
         # Spark calls a column non-null if this plan produces no nulls; the next one may.
-        new_table_schema(to_nullable(StructType(stored)), arguments.vectors),
+        new_table_schema(
+            to_nullable(StructType(stored)), arguments.vectors, case_sensitive=case_sensitive
+        ),
         stored_schema(to_nullable(ordering)).field(0).type if ordering.fields else None,
         case_sensitive,
     )

@@ -421,6 +421,24 @@ def test_primary_keys_ignore_case(uri: str, mode: str, stored: str, received: st
     ] == [stored]
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_options_name_columns_ignoring_case(uri: str, mode: str) -> None:
+    """Spark does not distinguish the case of columns, whichever option names them, or names them
+    twice.
+    """
+    by_key = {"on": "id"} if mode == "upsert" else {}
+    options = {"path": uri, "mode": mode, "vectors": "EMB:2", "exceptColumns": "Op,oP", **by_key}
+    arguments = parse_writer_options(options, False)
+    vectors = pa.array([[1.0, 2.0]], pa.list_(pa.float32()))
+    for name in ("emb", "Emb"):
+        rows = pa.table({"id": [1], name: vectors, "op": ["u"]})
+        job = plan(arguments, spark_schema(carrier_schema(rows.schema)), False)
+        batch_writer(job).commit([batch_writer(job).write(iter(rows.to_batches()))])
+    schema = lance_stream.open_dataset(uri).schema
+    assert schema.names == ["id", "emb"]
+    assert schema.field("emb").type == pa.list_(pa.float32(), 2)
+
+
 def test_upserts_create_no_branches(uri: str) -> None:
     """A misspelt branch would receive the rows, and no reader of the table would see them."""
     rows = pa.table({"id": [1]})
