@@ -12,6 +12,7 @@ import pytest
 import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import compact_table, lance_sink, register
+from lance_stream.spark.arguments.option_values import table_id
 from lance_stream.spark.arguments.reader_options import parse_reader_options
 from lance_stream.spark.arguments.writer_calls import parse_writer_options
 from lance_stream.spark.session.session_settings import read_namespace
@@ -137,3 +138,11 @@ def test_names_need_a_namespace(parse: Any) -> None:
         parse({"table": "db.t"}, *streaming)
     with pytest.raises(InvalidInputError, match="name a table by its location"):
         parse({"table": "db.t", "path": "t"}, *streaming, namespace={"impl": "dir", "root": "r"})
+
+
+def test_names_can_be_json_lists() -> None:
+    """A name may contain a dot, and the text of a Python list is not a name."""
+    assert table_id("table", '["db", "v1.2"]') == ("db", "v1.2")
+    assert table_id("table", "db.t") == ("db", "t")
+    with pytest.raises(InvalidInputError, match="JSON list"):
+        table_id("table", str(["db", "t"]))

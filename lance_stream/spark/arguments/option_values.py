@@ -33,10 +33,18 @@ def location(called: str, uri: str) -> str:
     return text(called, uri)
 
 
-def table_id(_called: str, value: object) -> tuple[str, ...] | None:
-    """Return the name of a table in a Lance namespace; None for none."""
+def table_id(called: str, value: object) -> tuple[str, ...] | None:
+    """Return the name of a table in a Lance namespace, as text also a JSON list; None for none."""
     from lance_stream.storage.namespaces.locating import as_path  # few tables have such a name
 
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise InvalidInputError(
+                f"{called} must be names with dots between them, or a JSON list of names, not "
+                f"{value!r}"
+            ) from None
     return None if value is None else as_path(value)
 
 

@@ -8,6 +8,7 @@ Source: the Lance namespace specification; `lance_namespace` 0.13.
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ from lance_stream.storage.extras import requires_extra
 _IMPLEMENTATION: Final = "impl"
 _EXPIRES_AT: Final = "expires_at_millis"
 _NOT_OF_STORES: Final = frozenset({_EXPIRES_AT, "refresh_offset_millis"})
+_DIRECTORIES: Final = frozenset({"dir", "lance.namespace.DirectoryNamespace"})
+_NAME_IN_DIRECTORIES: Final = re.compile(r"[A-Za-z0-9 !$&'()+,.:;=@_-]+")
+"""pylance escapes other characters once too often: it reserves another folder than it names as the
+table's location, lists both, and leaves the files of a dropped table where a new one finds them.
+"""
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,16 @@ def declare(table: NamespaceTable) -> TableLocation:
 
     Raises:
         NotFoundError: A namespace that would contain it does not exist.
+        InvalidInputError: The implementation cannot store a table of this name.
         UnsupportedFeatureError: The namespace manages the table's commits.
         StoreError: The namespace did not answer, or refused.
     """
+    if _is_misplaced(table):
+        raise InvalidInputError(
+            f"a directory namespace cannot have a new table {table.name!r}: pylance would not find "
+            "all of its files again. Names may have ASCII letters, digits, spaces and "
+            "!$&'()+,.:;=@_-"
+        )
     with _convert_errors(table.settings, f"table {table.name!r}"):
         from lance_namespace import DeclareTableRequest, TableAlreadyExistsError
 
@@ -132,12 +145,24 @@ def drop(table: NamespaceTable) -> None:
 
     Raises:
         NotFoundError: The namespace has no such table.
-        StoreError: The namespace did not answer, or refused.
+        StoreError: The namespace did not answer, or refused; or the table's files are left.
     """
     with _convert_errors(table.settings, f"table {table.name!r}"):
         from lance_namespace import DropTableRequest
 
         connect(table.settings).drop_table(DropTableRequest(id=list(table.path)))
+    if _is_misplaced(table):
+        raise StoreError(
+            f"the namespace dropped the table {table.name!r}, but pylance does not delete the "
+            "files of a table with such a name. Delete its folder: a new table of this name would "
+            "have its rows"
+        )
+
+
+def _is_misplaced(table: NamespaceTable) -> bool:
+    """Return whether a directory loses track of the files of a table with such a name."""
+    is_in_directory = dict(table.settings)[_IMPLEMENTATION] in _DIRECTORIES
+    return is_in_directory and not _NAME_IN_DIRECTORIES.fullmatch("".join(table.path))
 
 
 def list_tables(

@@ -19,6 +19,7 @@ from lance_stream.cli import main as program
 from lance_stream.errors import (
     InvalidInputError,
     NotFoundError,
+    StoreError,
     StoreUnavailableError,
     UnsupportedFeatureError,
 )
@@ -149,6 +150,22 @@ def test_dropped_tables_leave_no_files(directory: dict[str, str], rest: dict[str
             lance_stream.drop_table("db.t", namespace)
     again = lance_stream.create_dataset(None, ROWS, table_id="db.t", namespace=rest)
     assert (again.version, again.count_rows()) == (1, 2)
+
+
+def test_names_that_pylance_misplaces_are_refused(directory: dict[str, str]) -> None:
+    """pylance does not delete the files of such a table, so the next one would have its rows."""
+    for name in ("größe", "50%", "a/b", "['db', 'events']"):
+        with pytest.raises(InvalidInputError, match="directory namespace"):
+            lance_stream.create_dataset(None, ROWS, table_id=[name], namespace=directory)
+    for name in ("a b", "$&'()+,-.:;=@_!"):
+        lance_stream.create_dataset(None, ROWS, table_id=[name], namespace=directory)
+        lance_stream.drop_table([name], directory)
+    assert [path.name for path in Path(directory["root"]).iterdir()] == ["__manifest"]
+    client = _client(directory)
+    lance.write_dataset(ROWS, namespace_client=client, table_id=["größe"], mode="create")
+    assert lance_stream.open_dataset(table_id=["größe"], namespace=directory).count_rows() == 2
+    with pytest.raises(StoreError, match="Delete its folder"):
+        lance_stream.drop_table(["größe"], directory)
 
 
 def test_commands_take_names(directory: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
