@@ -53,6 +53,12 @@ def as_text(condition: Condition | None) -> str:
         ("1 = 1 AND a = 2", "1 = 1 AND a = 2"),
         ("a BETWEEN 1 AND 2", "a BETWEEN 1 AND 2"),
         ("a BETWEEN 1 AND c", "nothing"),
+        ("(p).q = 'x'", "nothing"),
+        ("(a) = 5", "(a) = 5"),
+        ("(a) IN (1, 2)", "nothing"),
+        ("NOT a IN (1, 2)", "NOT a IN (1, 2)"),
+        ("a + 1 IN (1, 2)", "nothing"),
+        ("1 IN (a, 2)", "nothing"),
     ],
 )
 def test_parts_on_indexed_columns_are_served(text: str, expected: str) -> None:
