@@ -245,8 +245,8 @@ class FragmentReader:
         Unless a batch size was specified, batches end where pages end, so that the pages of a wide
         column become arrays without being concatenated.
         """
-        if self._unit.batch_size is not None or start >= stop:
-            bounds = cuts(start, stop, self._unit.batch_size or 1)
+        if self._unit.batch_size is not None:
+            bounds = cuts(start, stop, self._unit.batch_size)
         elif stop - start < (batch_size := self._default_batch_size(num_rows)) // 4:
             bounds = [start, stop]  # regardless of pages, so no file has to be opened
         else:

@@ -600,3 +600,15 @@ def test_later_blob_columns_are_null(tmp_path: Path) -> None:
     assert (first.read(), second) == (b"x" * 20, None)
     with pytest.raises(InvalidInputError, match="column 'id' has no blobs; columns with blobs: b"):
         ds.take_blobs("id", row_offsets=[0])
+
+
+def test_truncated_blob_files_are_reported(tmp_path: Path) -> None:
+    """The manifest states the size of the file, and a part of the blob would look whole."""
+    store = open_store(tmp_path)
+    store.write("f", b"01234")
+    source = blob_locations.BlobSource(store, "f", 10)
+    assert bytes(blob_locations.read_range(source, 1, 5)) == b"1234"
+    with pytest.raises(CorruptDataError):
+        blob_locations.read_range(source, 1, 6)
+    with pytest.raises(CorruptDataError, match="does not exist"):
+        blob_locations.read_range(source._replace(path="g"), 1, 5)

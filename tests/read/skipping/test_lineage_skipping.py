@@ -25,6 +25,7 @@ from lance_stream.read.skipping.lineage_skipping import (
     lineage_columns_of,
     rows_that_may_match,
 )
+from lance_stream.read.skipping.row_ranges import bounded_leaves
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.store import Store
 from lance_stream.table.fragments.fragment import (
@@ -496,3 +497,4 @@ def test_empty_fragments_have_no_zones() -> None:
         rows = rows_that_may_match(predicate, fragment, 0, NoFiles(), has_stable_row_ids=True)
         assert not rows.ranges
     assert lineage_columns_of(None) == ()
+    assert bounded_leaves(None, ()) == {}
