@@ -1,6 +1,6 @@
 """Rules for the names of new columns.
 
-    top level    not empty, without a dot, and not in `SYSTEM_COLUMNS`
+    top level    not empty, without a dot, neither in `SYSTEM_COLUMNS` nor `DELETES`
     parts        unique within their struct
 
 A dot separates the parts of a struct in a path, so other readers cannot name a column with a dot in
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field
-from lance_stream.schema.system_columns import CHANGE_COLUMNS, SYSTEM_COLUMNS
+from lance_stream.schema.system_columns import CHANGE_COLUMNS, DELETES, SYSTEM_COLUMNS
 from lance_stream.schema.types.logical_types import STRUCT
 
 
@@ -31,7 +31,7 @@ def check_new_name(name: object, *, is_part: bool = False) -> None:
             f"a column cannot be called {name!r}: names must not be empty or contain a dot, which "
             "separates the parts of a struct"
         )
-    if name in SYSTEM_COLUMNS and not is_part:
+    if name in {*SYSTEM_COLUMNS, DELETES} and not is_part:
         remedy = (
             "To apply the changes of a feed, use mode='apply_changes'; to store them as rows, "
             "rename its columns, such as _change_type to change_type, or leave them out"

@@ -1,4 +1,4 @@
-"""Columns that no data file stores: a row's address, its id, its row versions, and its change.
+"""Columns that no data file stores: a row's position, its id, its row versions, and its change.
 
 Source: the row id and lineage document; the names are those of the reference.
 """
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 ROW_ID: Final = "_rowid"
 ROW_ADDRESS: Final = "_rowaddr"
+ROW_OFFSET: Final = "_rowoffset"
 ROW_CREATED_AT_VERSION: Final = "_row_created_at_version"
 ROW_LAST_UPDATED_AT_VERSION: Final = "_row_last_updated_at_version"
 
@@ -17,12 +18,13 @@ COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 
 DELETES: Final = "_lance_stream_deletes"
-"""A column that is never stored: whether a row deletes its key."""
+"""A column that is never stored: whether a row deletes its key. New tables cannot have one."""
 
 SYSTEM_COLUMNS: Final = frozenset(
     {
         ROW_ID,
         ROW_ADDRESS,
+        ROW_OFFSET,
         ROW_CREATED_AT_VERSION,
         ROW_LAST_UPDATED_AT_VERSION,
         CHANGE_TYPE,

@@ -16,9 +16,9 @@ def test_stored_changes_are_applied_or_renamed() -> None:
         lance_stream.create_dataset("memory://names/copy", changes)
 
 
-@pytest.mark.parametrize("name", ["_rowid", "_rowaddr"])
+@pytest.mark.parametrize("name", ["_rowid", "_rowaddr", "_rowoffset", "_lance_stream_deletes"])
 def test_other_reserved_names_suggest_no_mode(name: str) -> None:
-    """A row's address is part of a scan, not only of a feed."""
+    """The reference cannot read a table with `_rowoffset`, and upserts mark deletes by a column."""
     with pytest.raises(InvalidInputError, match="is reserved") as caught:
         check_new_name(name)
     assert ("apply_changes" in str(caught.value)) == (name == "_rowid")

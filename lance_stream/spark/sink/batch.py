@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import StructType
 
 from lance_stream.commit.commit_groups import Member
@@ -23,6 +23,7 @@ from lance_stream.spark.jobs.arrow_jobs import quoted
 from lance_stream.spark.session.column_names import (
     check_are_distinct,
     column_finder,
+    find_column,
     names_in_table,
 )
 from lance_stream.spark.session.session_settings import is_case_sensitive
@@ -176,7 +177,7 @@ class Batch:
         )
         try:
             kind = self.df.select(functions.expr(condition)).schema.fields[0].dataType
-            marked = self.df.withColumn(DELETES, deletes) if is_condition(kind) else None
+            marked = self._with_column(DELETES, deletes) if is_condition(kind) else None
         except (AnalysisException, ParseException) as error:
             raise InvalidInputError(
                 f"{argument}={condition!r} is not a condition on each of the batch's rows: {error}"
@@ -202,7 +203,8 @@ class Batch:
         changes = changes.without_list(df.columns)
         if changes.adds_sequence:
             parts = [df[quoted(name)] for name in changes.sequence_by]
-            df = df.withColumn(SEQUENCE, functions.struct(*parts) if len(parts) > 1 else parts[0])
+            sequence = functions.struct(*parts) if len(parts) > 1 else parts[0]
+            df = self._with_column(SEQUENCE, sequence)
         rules = changes.upsert_rules()
         arguments = replace(
             self.arguments,
@@ -211,6 +213,21 @@ class Batch:
             except_columns=rules.except_columns,
         )
         return replace(self, df=df, arguments=arguments)
+
+    def _with_column(self, name: str, values: Column) -> DataFrame:
+        """Return the rows with a column of the sink's own.
+
+        Raises:
+            InvalidInputError: Spark would replace a column of the batch.
+        """
+        is_exact = is_case_sensitive(self.df.sparkSession)
+        column = find_column(name, self.df.columns, case_sensitive=is_exact)
+        if column is not None:
+            raise InvalidInputError(
+                f"the batch has a column {column!r}, but the sink adds one called {name!r} to its "
+                "rows: rename the column"
+            )
+        return self.df.withColumn(name, values)
 
     def _check_has_last_batch(self, table: TableVersion | None) -> None:
         """Raise if the table cannot have the batches that this process committed to it.

@@ -115,6 +115,19 @@ def cdc_sink(uri: str, **more: Any) -> LanceSink:
     return lance_sink(uri, mode="upsert", app_id="a", **{**arguments, **more})
 
 
+def test_columns_of_the_sink_stay_separate(spark: Any, uri: str) -> None:
+    """Spark's `withColumn` replaces a column of the same name, in whatever case, and would store
+    the sink's values instead of the user's.
+    """
+    rows = spark.createDataFrame([(1, 7, 5, 1)], "id long, x long, seq long, part long")
+    deleting = lance_sink(uri, mode="upsert", on="id", app_id="a", delete_when="id < 0")
+    with pytest.raises(InvalidInputError, match="a column '_LANCE_stream_deletes', but the sink"):
+        deleting(rows.withColumnRenamed("x", "_LANCE_stream_deletes"), 0)
+    ordered = auto_cdc_sink(uri, keys="id", sequence_by=["seq", "part"], app_id="a")
+    with pytest.raises(InvalidInputError, match="a column '__sequence', but the sink adds one"):
+        ordered(rows.withColumnRenamed("x", "__sequence"), 0)
+
+
 @pytest.mark.floors
 @pytest.mark.usefixtures("way")
 @pytest.mark.quick_cases(one_in=3)

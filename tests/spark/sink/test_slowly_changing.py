@@ -205,6 +205,10 @@ def test_wider_sequences_widen_starts_and_ends(spark: Any, uri: str) -> None:
     [
         ("*; 1 AS __START_AT", "has a column '__START_AT', a name reserved"),
         ("*; 1 AS __SEQUENCE", "has a column '__SEQUENCE', but this name is reserved"),
+        (
+            "*; 1 AS _Lance_stream_DELETES",
+            "has a column '_Lance_stream_DELETES', but the sink adds",
+        ),
         ("CAST(NULL AS long) AS id; city; note; seq; op", "rows have no key"),
         ("id; city; note; CAST(NULL AS long) AS seq; op", "rows have no 'seq'"),
         ("id; city; note; op", "the batch has no column 'seq'"),
