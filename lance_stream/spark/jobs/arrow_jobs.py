@@ -163,6 +163,10 @@ def collect_arrow(df: DataFrame, limit: Size) -> pa.Table | None:
         if rows is None:
             context.cancelJobsWithTag(tag)
             return None
+    except pa.ArrowInvalid:  # a broken stream: Spark has failed, and its error is the cause
+        with unwrap_spark_exception():
+            server.getResult()
+        raise
     finally:
         file.close()
         connection.close()

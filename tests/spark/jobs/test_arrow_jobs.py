@@ -118,6 +118,15 @@ def test_rows_are_collected_within_limits(spark: Any) -> None:
         collect_arrow(df.selectExpr("if(id = 500, raise_error('no such row'), id)"), whole)
 
 
+@pytest.mark.spark
+def test_errors_before_rows_are_reported(spark: Any) -> None:
+    """An expression that fails while Spark compiles it ends Spark's stream before its schema,
+    which pyarrow can only call null.
+    """
+    with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+        collect_arrow(spark.range(2).selectExpr("1 / 0 AS v"), Size(10, 1 << 20))
+
+
 @pytest.mark.since_spark("4.0")  # older ones have no public call
 @pytest.mark.spark
 def test_batches_are_measured_without_private_calls(
