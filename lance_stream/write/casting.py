@@ -150,10 +150,12 @@ def _check_names(names: Sequence[str], targets: Sequence[pa.Field], where: str) 
     incoming = set(names)
     missing = [field.name for field in targets if not field.nullable and field.name not in incoming]
     if missing:
-        columns, are = ("column", "is") if len(missing) == 1 else ("columns", "are")
+        is_one = len(missing) == 1
+        columns, are, them = ("column", "is", "it") if is_one else ("columns", "are", "them")
         names = ", ".join(repr(where + name) for name in missing)
         raise InvalidInputError(
-            f"the {columns} {names} must not be null in the table, but {are} missing from the data"
+            f"the {columns} {names} must not be null in the table, but {are} missing from the "
+            f"data. Supply {them}, or let {them} be null: ds.alter_columns with nullable=True"
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import Mask, Positions
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import InvalidInputError, LanceStreamError
 from lance_stream.file.blocks.arrow_blocks import is_list, valid_mask, with_validity
 from lance_stream.file.blocks.data_blocks import INT32, INT64
 from lance_stream.file.encoding_options import parse_encoding_options
@@ -89,7 +89,11 @@ class FieldWriter:
         for array in _joined(arrays):
             for start in range(0, len(array), max_rows):
                 rows = array.slice(start, max_rows)
-                pages += self._encode(rows, self._first_row)
+                try:
+                    pages += self._encode(rows, self._first_row)
+                except LanceStreamError as error:
+                    error.add_note(f"column: {self._field.name!r}")
+                    raise
                 self._first_row += len(rows)
         return pages
 

@@ -275,9 +275,10 @@ def test_plain_empty_structs_are_written(columns: Any) -> None:
     ids=str,
 )
 def test_empty_structs_in_lists_are_refused(columns: Any, values: pa.Array) -> None:
-    """No leaf could store the levels of the lists and nulls."""
-    with pytest.raises(InvalidInputError, match="without fields"):
+    """No leaf could store the levels of the lists and nulls; the error names the column."""
+    with pytest.raises(InvalidInputError, match="without fields") as caught:
         columns.write(values)
+    assert [note.partition(":")[0] for note in caught.value.__notes__] == ["column"]
 
 
 @pytest.mark.floors
