@@ -29,6 +29,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply.config import update_config as apply_update
 from lance_stream.table.config.auto_cleanup import check_auto_cleanup
 from lance_stream.table.config.lineage_limits import check_entries
+from lance_stream.table.config.manifest_store_mark import check_not_marked
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.write.planning import commit_planned, replan_on_conflict
 
@@ -40,6 +41,7 @@ def update_config(table: TableVersion, entries: Mapping[str, str | None]) -> Tab
     update = _map_update("config", entries, replace=False)
     check_entries(entries)
     check_auto_cleanup(entries)
+    check_not_marked(entries)
     return _update(table, lambda _: UpdateConfig(config=update))
 
 

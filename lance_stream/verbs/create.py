@@ -31,6 +31,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.apply import Commit, Creation, apply
 from lance_stream.table.config.auto_cleanup import check_auto_cleanup
 from lance_stream.table.config.lineage_limits import check_entries
+from lance_stream.table.config.manifest_store_mark import check_not_marked
 from lance_stream.table.manifest import DataFormat
 from lance_stream.table.operations.rows import Overwrite
 from lance_stream.verbs.append import write_input
@@ -267,6 +268,7 @@ def check_config(config: Mapping[str, str]) -> dict[str, str]:
             )
     check_entries(config)
     check_auto_cleanup(config)
+    check_not_marked(config)
     return dict(config)
 
 

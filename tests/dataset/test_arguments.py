@@ -16,6 +16,7 @@ ROWS = pa.table({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]})
 NO_NAMES = [0, 1.5, True, b"id", [None], [1], {"id": "x + 1"}, object(), [["id"]]]
 NO_TEXTS = [0, 1.5, True, b"id", ["id"], {"id": 1}, {"id"}, object(), "", " "]
 NO_MAPPINGS = [None, 0, True, "id", b"id", ["id"], [("id", "1")], {1: "id"}, {None: "1"}, object()]
+MARK = "lance_stream.manifest_store"
 NO_FLAGS = [None, 0, 1, "false", "True", b"1", [], ["x"], object()]
 NO_LOCATIONS = [None, 0, b"t", ["t"], "", "\0", "\udcff"]
 NO_NUMBERS = [None, 0, -1, 1.5, 1.0, float("nan"), True, "1", b"1", [1], {"a": 1}, object()]
@@ -45,7 +46,10 @@ REFUSED: dict[str, tuple[Callable[[Dataset, Any], Any], list[Any]]] = {
         [number for number in NO_NUMBERS if number != "1"],
     ),
     "compact": (lambda ds, value: ds.compact(value), NO_NUMBERS),
-    "update_config": (lambda ds, value: ds.update_config(value), NO_MAPPINGS),
+    "update_config": (
+        lambda ds, value: ds.update_config(value),
+        [*NO_MAPPINGS, {MARK: "sqlite x"}, {MARK: None}],
+    ),
     "tag": (lambda ds, value: ds.tags.create(value, 1), [None, *NO_TEXTS]),
     "tag of a version": (lambda ds, value: ds.tags.create("a", value), NO_NUMBERS[1:-5]),
     "tag that moves": (lambda ds, value: ds.tags.update(value, 1), [None, *NO_TEXTS]),
@@ -102,6 +106,7 @@ def test_invalid_arguments_leave_no_files(verb: str, tmp_path: Path) -> None:
     ("argument", "value"),
     [
         *product(["file_version", "primary_key", "config"], [0, 1.5, True, b"a", [None], [1], ...]),
+        ("config", {MARK: "sqlite x"}),
         *product(["stable_row_ids"], NO_FLAGS[:-1]),
     ],
     ids=repr,

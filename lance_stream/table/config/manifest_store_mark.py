@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
+from lance_stream.errors import InvalidInputError
 from lance_stream.table.paths import TREE_DIRECTORY, branch_directory
 
 CONFIG_KEY: Final = "lance_stream.manifest_store"
@@ -27,6 +28,20 @@ def mark_of(kind: str, base_uri: str) -> str:
         base_uri: The table's name in the store.
     """
     return f"{kind} {base_uri}"
+
+
+def check_not_marked(entries: Mapping[str, str | None]) -> None:
+    """Check that a user does not set or remove the mark: all later writers would be refused.
+
+    Raises:
+        InvalidInputError: The mark is among the entries.
+    """
+    if CONFIG_KEY in entries:
+        raise InvalidInputError(
+            f"the config entry {CONFIG_KEY} is written by commits. To publish versions in a "
+            "manifest store, set the storage option manifest_store; to stop, call "
+            "lance_stream.leave_manifest_store()"
+        )
 
 
 def is_of_one_table(mark: str, uri: str, branch: str) -> bool:
