@@ -1,6 +1,6 @@
 """The history of a table: the commit time, operation and row changes of each version."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -96,8 +96,25 @@ def walk_versions(
         limit: How many of the newest versions to include, at least 1; None for all.
         describe: Returns the result for a version and its summary.
     """
+    previous, versions = None, table.log.versions()
+    while versions != previous:
+        is_empty = True
+        for result in _walk(table, versions, limit, describe):
+            is_empty = False
+            yield result
+        if not is_empty:
+            break
+        # All of them have been cleaned up since they were listed.
+        previous, versions = versions, table.log.versions()
+
+
+def _walk(
+    table: TableVersion,
+    versions: Sequence[int],
+    limit: int | None,
+    describe: Callable[[TableVersion, VersionInfo], T],
+) -> Iterator[T]:
     live_rows: dict[bytes, int | None] = {}
-    versions = table.log.versions()
     first = versions[0 if limit is None else max(len(versions) - limit, 0)] if versions else 0
     # One more version is read, to count the rows that the first one changed.
     manifests = map_ahead(

@@ -134,6 +134,24 @@ def test_counts_after_gaps_are_unknown(ds: Dataset) -> None:
         assert [numbers(file) for file in listed] == [UNKNOWN, UNKNOWN]
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_versions_removed_meanwhile_are_replaced(
+    ds: Dataset, limit: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table has a version at any time, so the list must not be empty."""
+    kind = type(ds.table.log)
+    list_versions = kind.versions
+
+    def list_before_cleanup(log: Any) -> Any:
+        monkeypatch.setattr(kind, "versions", list_versions)
+        listed = list_versions(log)
+        ds.append(rows(9)).cleanup("0s")
+        return listed
+
+    monkeypatch.setattr(kind, "versions", list_before_cleanup)
+    assert [info.version for info in ds.versions(limit)] == [ds.version + 1]
+
+
 def test_limits_keep_the_oldest_versions_counts(ds: Dataset) -> None:
     """Its counts need the version before it, which the limit leaves out of the list."""
     everything = ds.versions()
