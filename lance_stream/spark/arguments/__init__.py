@@ -9,7 +9,7 @@ Read `table` first, then the others in this order:
     option_values       parses the text of an option
     python_values       checks the value of an argument
     unknown_options     suggests an option for a name that none has
-    modes               the modes of a writer, and other closed lists of names
+    choices             the modes of a writer, and other closed lists of names
 
 CONTRIBUTING.md describes how to add an argument. `lance_sink` has few parameters: what only a new
 table has is an entry of `create_options`, what concerns the store one of `storage_options`.

@@ -17,7 +17,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.snapshot.references import as_branch
-from lance_stream.spark.arguments.modes import (
+from lance_stream.spark.arguments.choices import (
     BAD_ROWS,
     BY_KEY,
     QUARANTINE,

@@ -13,7 +13,7 @@ from pyspark.sql.utils import is_remote
 from lance_stream.commit.manifest_stores.choice import choose
 from lance_stream.errors import InvalidInputError
 from lance_stream.snapshot.references import branch_uri
-from lance_stream.spark.arguments.modes import QUARANTINE
+from lance_stream.spark.arguments.choices import QUARANTINE
 from lance_stream.spark.arguments.table import locate_named, nearest, parse_options, rows_of
 from lance_stream.spark.arguments.unknown_options import NO_PATH, refuse_unknown
 from lance_stream.spark.arguments.writer_arguments import (

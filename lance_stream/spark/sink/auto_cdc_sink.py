@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.arguments.modes import SCD_MODES
+from lance_stream.spark.arguments.choices import SCD_MODES
 from lance_stream.spark.arguments.writer_arguments import AUTO_CDC
 from lance_stream.spark.arguments.writer_calls import arguments_of, check_are_texts, suggest_names
 from lance_stream.spark.session.session_settings import locate_written

@@ -35,7 +35,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.arguments.modes import MODES
+from lance_stream.spark.arguments.choices import MODES
 from lance_stream.spark.session.running_queries import output_mode_of
 
 

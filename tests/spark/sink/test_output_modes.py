@@ -10,7 +10,7 @@ from pyspark.sql import functions
 
 import lance_stream
 from lance_stream.spark import lance_sink
-from lance_stream.spark.arguments.modes import SINK_MODES
+from lance_stream.spark.arguments.choices import SINK_MODES
 from lance_stream.spark.session.running_queries import running_query
 from lance_stream.spark.sink.output_modes import REFUSALS, Results, results_of
 
