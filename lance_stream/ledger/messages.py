@@ -51,7 +51,7 @@ def _other_rows(case: _Case) -> LanceStreamError:
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {uri}{_since(entry)} with "
         f"{entry.num_rows} rows of digest {entry.digest}, but {rows} have arrived under the same "
-        "batch id. Nothing was written. "
+        f"batch id. Nothing was written. {_remedy_of_writes(batch)}"
         "(1) If the program writes several DataFrames into this table in one batch: give the sink "
         "that failed now its own app_id, leave the others as they are, and restart the query; "
         "rows that are in the table are not written again. (2) If a part of the checkpoint was "
@@ -84,10 +84,11 @@ def _other_rules(case: _Case) -> LanceStreamError:
     return OtherBatchError(
         f"batch {batch.batch_id} of app id {batch.app_id!r} is in {uri}{_since(entry)}, but "
         "under another sink's rules: its mode, on, sequence_by, delete_when or except_columns were "
-        "different. Nothing was written. (1) If the program uses several sinks for this table in "
-        "one batch: give the one that failed now its own app_id, leave the others as they are, and "
-        "restart the query; batches that were applied are not applied again. (2) If the settings "
-        "of the sink were changed: start the query with the old ones until this batch is done"
+        f"different. Nothing was written. {_remedy_of_writes(batch)}"
+        "(1) If the program uses several sinks for this table in one batch: give the one that "
+        "failed now its own app_id, leave the others as they are, and restart the query; "
+        "batches that were applied are not applied again. (2) If the settings of the sink were "
+        "changed: start the query with the old ones until this batch is done"
     )
 
 
@@ -115,8 +116,9 @@ def _unknown(case: _Case) -> LanceStreamError:
         f"batch {batch.batch_id} of app id {batch.app_id!r} has arrived, but {uri} has "
         f"already committed batch {newest.batch_id}{_since(newest)}, and the contents of batch "
         f"{batch.batch_id} are no longer known, or were not recorded, so it is unknown whether "
-        "these rows are in the table. Nothing was written. After a restart Spark replays the last "
-        "batch, but no older one: the checkpoint is an older copy, or a new one. (1) Restore the "
+        f"these rows are in the table. Nothing was written. {_remedy_of_writes(batch)}"
+        "After a restart Spark replays the last batch, but no older one: the checkpoint is an "
+        "older copy, or a new one. (1) Restore the "
         "newest checkpoint. (2) Without one, if these rows and those that follow are not in the "
         f"table: {forget}; and restart the query. (3) Without one, if some of them are in the "
         f"table and rows have a key: {forget}; and start the query with lance_sink({uri!r}, "
@@ -266,6 +268,16 @@ def _forget(uri: str, app_id: str) -> str:
     return (
         "make the table forget the stream (lance-stream streams forget "
         f"{shlex.quote(uri)} {shlex.quote(app_id)})"
+    )
+
+
+def _remedy_of_writes(batch: MicroBatch) -> str:
+    """Return the remedy for `txnAppId` and `txnVersion`, if the batch may be of no stream."""
+    if batch.query_id:
+        return ""
+    return (
+        "If this is not a stream but a write with txnVersion: set a larger one for new rows; a "
+        "write that is repeated has to have the same rows and options. "
     )
 
 

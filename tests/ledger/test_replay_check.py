@@ -244,6 +244,15 @@ def test_two_app_ids_write_rows_once(table: TableVersion) -> None:
     assert ids_of(table) == [1, 2]
 
 
+def test_writes_without_a_query_name_txnversion(table: TableVersion) -> None:
+    """Neither a checkpoint nor another app id helps a nightly batch that reuses a number."""
+    for number in (1, 2, 3):
+        take_in(table, number, rows(number), "nightly", query_id="")
+    for number, data, rules in ((0, 1, RULES), (3, 2, RULES), (3, 3, "others")):
+        with pytest.raises(OtherBatchError, match="txnVersion: set a larger one"):
+            take_in(table, number, rows(data), "nightly", query_id="", rules=rules)
+
+
 def test_replanned_rows_replace_the_old_ones(table: TableVersion) -> None:
     """The error for a restored checkpoint recommends this remedy; batches 1 and 2 arrive as one."""
     for number in range(3):

@@ -94,7 +94,8 @@ class ReaderOptions:
         default=None,
     )
     columns: tuple[str, ...] | None = argument(
-        "The columns to read, in order; by default all. Of the feed also change columns.",
+        "The columns to read, in order; by default all. Row ids, row versions and, of the feed, "
+        "change columns follow the table's own columns.",
         Option("columns", columns),
         default=None,
     )
