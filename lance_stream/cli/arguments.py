@@ -201,9 +201,12 @@ def _parse_pairs(pairs: tuple[str, ...], what: str) -> dict[str, str]:
     from lance_stream.errors import InvalidInputError
 
     parts = [pair.partition("=") for pair in pairs]
-    for key, equals, _ in parts:
+    for number, (key, equals, _) in enumerate(parts, 1):
         if not key or not equals:
-            raise InvalidInputError(f"{what} must be KEY=VALUE, not {key!r}")
+            raise InvalidInputError(
+                f"{what} must be KEY=VALUE, but number {number} has no key or no '='; it may be "
+                "secret and is not shown here"
+            )
     return {key: value for key, _, value in parts}
 
 

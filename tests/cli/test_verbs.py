@@ -614,7 +614,8 @@ def test_a_folder_of_tables_names_them(run: Run, tmp_path: Path) -> None:
         (["changes", "URI", "--interval", "0"], 2, "--interval must be greater than 0"),
         (["cleanup", "URI", "--older-than", "soon"], 2, "'soon' is not an age"),
         (["cleanup", "URI", "--retain-versions", "0"], 2, "0 is not a positive whole number"),
-        (["show", "URI", "-o", "durable"], 2, "a storage option must be KEY=VALUE"),
+        (["show", "URI", "-o", "secret shhh"], 2, "a storage option must be KEY=VALUE"),
+        (["ls", "--namespace", "header.Authorization shhh"], 2, "a namespace must be KEY=VALUE"),
         (["show", "URI", "--version", "2020-01-01"], 3, "at 2020-01-01T00:00:00+00:00"),
         (["consumers", "drop", "URI", "a b"], 2, "cannot be the name of a consumer"),
         (["frobnicate", "URI"], 2, "there is no command 'frobnicate'"),
@@ -637,6 +638,7 @@ def test_failures_have_messages_and_exit_codes(
     got, out, err = run(*[ds.uri if word == "URI" else word for word in words])
     assert (got, out) == (code, "")
     assert message in err
+    assert "shhh" not in err
 
 
 def test_damage_is_reported_with_its_location(run: Run, ds: Dataset) -> None:
