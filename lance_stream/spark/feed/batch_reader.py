@@ -55,4 +55,5 @@ class ChangesReader(PlannedReader):
         """Return the tasks that read the interval."""
         last = self.version or open_for_changes(self.options).version
         table = open_version(self.options.uri, last, self.options.storage_options)
+        self.check_is_same_table(table)
         return tasks_of(plan_batch(table, self.options, self.carried), self.options, self.carried)

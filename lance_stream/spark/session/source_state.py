@@ -18,11 +18,13 @@ class PinnedVersion(NamedTuple):
         version: Its number.
         uri: The location of its branch.
         options: The options that name columns, in the table's own spelling.
+        mark: Distinguishes it from another table's version of the same number.
     """
 
     version: int
     uri: str
     options: Mapping[str, Any]
+    mark: str
 
 
 class SourceState(DataSource):

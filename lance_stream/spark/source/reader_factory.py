@@ -32,6 +32,7 @@ from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
 from lance_stream.spark.source.table_reader import TableReader, open_requested, schema_of_table
 from lance_stream.spark.source.user_schemas import check_user_schema
+from lance_stream.table.version_marks import mark_of
 
 
 @without_traceback
@@ -51,12 +52,12 @@ def batch_reader(source: SourceState, schema: StructType) -> DataSourceReader:
         check_user_schema(schema, _pin_version(source), options.uri)
         options = _options_of(source)
     assert source.pinned is not None
-    version, uri, _ = source.pinned
-    carried = _carried(schema)
+    pinned, carried = source.pinned, _carried(schema)
     if options.read_change_feed:
-        return ChangesReader(options, version, carried)
+        return ChangesReader(options, pinned.version, carried, pinned.mark)
     # A tag may refer to a version of another branch.
-    return TableReader(replace(options, uri=uri or options.uri), version, carried)
+    options = replace(options, uri=pinned.uri or options.uri)
+    return TableReader(options, pinned.version, carried, pinned.mark)
 
 
 def stream_reader(source: SourceState, schema: StructType) -> DataSourceStreamReader:
@@ -122,7 +123,8 @@ def _pin_version(source: SourceState) -> pa.Schema:
                 "table: declare them with spark.readStream.schema(...)"
             )
         raise
-    source.pinned = PinnedVersion(table.version, table.uri, _resolve_names(source, table, options))
+    names, mark = _resolve_names(source, table, options), mark_of(table.manifest)
+    source.pinned = PinnedVersion(table.version, table.uri, names, mark)
     schema_of_rows = schema_of_changes if options.read_change_feed else schema_of_table
     return schema_of_rows(table, _options_of(source))
 

@@ -74,6 +74,7 @@ class TableReader(PlannedReader):
             if options.version is None and version is not None:
                 error.add_note(VERSION_REMOVED.format(version))
             raise
+        self.check_is_same_table(table)
         stored, system = split_columns(table, options)
         units = plan_scan(table, stored, options.filter, system_columns=system)
         return divide(units, lambda unit: unit, lambda _, part: part, TableRows(self.carried))

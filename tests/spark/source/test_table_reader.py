@@ -1,6 +1,7 @@
 """Tables read by Spark: a version, some columns, some rows, and every type."""
 
 import datetime
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from chispa import assert_df_equality
 
 import lance_stream
+from lance_stream.errors import NotFoundError
 from lance_stream.spark import register
+from lance_stream.spark.source.lance_source import LanceSource
 
 pytestmark = pytest.mark.spark
 
@@ -116,6 +119,19 @@ def test_one_dataframe_sees_one_version(session: Any, uri: str) -> None:
     lance_stream.open_dataset(uri).append(ROWS.slice(7, 1))
     assert df.count() == 9
     assert load(session, uri).count() == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"readChangeFeed": "true", "startingVersion": "1"}])
+def test_recreated_tables_refuse_old_dataframes(tmp_path: Path, options: dict[str, str]) -> None:
+    """The new table has a version of the same number, whose rows are others."""
+    path = str(tmp_path / "t")
+    lance_stream.create_dataset(path, pa.table({"id": [1]}))
+    source = LanceSource({"path": path, **options})
+    schema = source.schema()
+    shutil.rmtree(path)
+    lance_stream.create_dataset(path, pa.table({"id": [2]}))
+    with pytest.raises(NotFoundError, match="Create the DataFrame or view again"):
+        source.reader(schema).partitions()
 
 
 def test_filters_of_one_dataframe_stay_apart(session: Any, uri: str) -> None:
