@@ -15,7 +15,12 @@ from typing import Protocol
 
 from lance_stream.commit.committer import ConfigEntries
 from lance_stream.environment import MACHINE, Environment
-from lance_stream.errors import CommitUncertainError, LanceStreamError
+from lance_stream.errors import (
+    ColumnsChangedError,
+    CommitUncertainError,
+    InvalidInputError,
+    LanceStreamError,
+)
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -121,6 +126,7 @@ def upsert_by(
     Raises:
         InvalidInputError: The rows do not fit the rules or the table, or the batch id belongs to
             another query's batch; nothing is changed.
+        ColumnsChangedError: They do not fit because another writer has changed the columns.
         CommitError: The commit failed, or its outcome is unknown.
     """
     phases = phases or Phases()
@@ -136,7 +142,12 @@ def upsert_by(
         if entry is not None:
             return _already_committed(planned_on, entry.version)
         check_may_write(planned_on.manifest)
-        work = strategy.write(planned_on, phases)
+        try:
+            work = strategy.write(planned_on, phases)
+        except InvalidInputError as error:
+            if planned_on.arrow_schema.equals(table.arrow_schema):
+                raise
+            raise ColumnsChangedError(str(error)) from error  # the caller may add or widen columns
         with phases("write"):
             plan = plan_update(planned_on, work, strategy.rules, environment)
         result = replace(_outcome_of(planned_on, work.parts), attempts=num_attempts)

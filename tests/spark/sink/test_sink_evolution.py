@@ -12,6 +12,7 @@ from lance_stream import Dataset, OtherBatchError
 from lance_stream.errors import InvalidInputError
 from lance_stream.spark import LanceSink, lance_sink
 from lance_stream.spark.sink import modes
+from lance_stream.upsert import attempts
 from tests.spark.sink.test_sink_modes import feed, rows_of
 
 pytestmark = pytest.mark.spark
@@ -149,6 +150,28 @@ def test_a_widening_rewrites_prepared_batches(
     named = {file.path for fragment in ds.table.manifest.fragments for file in fragment.files}
     assert len({*ds.table.store.list_names("data")} - named) <= 1 + (mode == "overwrite")
     assert ds.verify() == []
+
+
+def test_replanned_upserts_evolve_columns_again(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer may replace all columns while an upsert commits; the sink would fail although
+    it may add and widen columns.
+    """
+    sink = lance_sink(uri, mode="upsert", on="id", app_id="a", schema_evolution=BOTH)
+    feed(spark, sink, 0, "id long, x long, y long", (1, 1, 1))
+    commit = attempts.commit_planned
+
+    def be_late(*args: Any, **more: Any) -> Any:
+        monkeypatch.setattr(attempts, "commit_planned", commit)
+        rows = pa.table({"id": [9], "x": pa.array([9], pa.int32())})
+        dataset(uri).overwrite(rows)
+        return commit(*args, **more)
+
+    monkeypatch.setattr(attempts, "commit_planned", be_late)
+    feed(spark, sink, 1, "id long, x long, y long", (2, BIG, 2))
+    rows = dataset(uri).to_table().sort_by("id").to_pylist()
+    assert rows == [{"id": 2, "x": BIG, "y": 2}, {"id": 9, "x": 9, "y": None}]
 
 
 def test_two_streams_widen_at_once(spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
