@@ -52,9 +52,7 @@ class PostgreSQL(Server):
             account = pwd.getpwnam(self.user)
             os.chown(self.folder, account.pw_uid, account.pw_gid)
             if not self._may_run(binaries):
-                copy = self.folder / "installation"
-                shutil.copytree(binaries.parent, copy, symlinks=True)
-                self._binaries = copy / "bin"
+                self._binaries = _copy_of(binaries, self.folder / "installation")
         password = self.folder / "password"
         password.write_text(PASSWORD)
         password.chmod(0o644)
@@ -116,6 +114,17 @@ class PostgreSQL(Server):
         )
         if process.returncode:
             raise subprocess.SubprocessError(f"{path}: {process.stdout.decode(errors='replace')}")
+
+
+def _copy_of(binaries: Path, folder: Path) -> Path:
+    """Copy an installation with the libraries of its package, and return the copy's binaries."""
+    package = binaries.parent.parent
+    copy = folder / package.name
+    shutil.copytree(binaries.parent, copy / binaries.parent.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")  # where the binaries look for them
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name)
+    return copy / binaries.parent.name / binaries.name
 
 
 def _find_binaries() -> Path | None:

@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 import lance_stream
 from examples.pipeline.derive import embeddings_of
@@ -11,6 +12,8 @@ from examples.pipeline.searching import create_indices
 from examples.pipeline.settings import Settings
 from examples.pipeline.texts import article
 from lance_stream import Dataset
+
+pytest.importorskip("wordllama", reason="the model of the embeddings has no wheel for this Python")
 
 NUM_ROWS = 600
 SCHEMA = pa.schema(
