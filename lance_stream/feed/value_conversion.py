@@ -87,8 +87,7 @@ def _convert_list(array: pa.Array, source: ValueSource, target: Any) -> pa.Array
     items = _converted_items(array.flatten(), source, target.value_type)
     if not pa.types.is_fixed_size_list(target):
         kind = pa.ListArray if pa.types.is_list(target) else pa.LargeListArray
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        offsets = pa.array(offsets, pa.int32() if pa.types.is_list(target) else pa.int64())
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
         plain = kind.from_arrays(offsets, items, type=target)
         return _with_nulls(plain, is_null, [plain.buffers()[1]], [plain.values])
     is_null = is_null | (lengths != target.list_size)

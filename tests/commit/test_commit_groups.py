@@ -35,6 +35,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.objects.object_requests import RequestPolicy
 from lance_stream.upsert.rules import UpsertRules
 from tests.commit.table_groups import SCHEMA, Prepare, TableGroup, in_sqlite
+from tests.commit.tables import create
 from tests.contracts.watched_stores import WatchedManifests, WatchedStore
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.moto import KEY_ID, SECRET, DynamoTable
@@ -495,6 +496,13 @@ def test_missing_tables_are_not_found(group: TableGroup, tmp_path: Path) -> None
     """The error must name which of the tables is missing."""
     with pytest.raises(NotFoundError, match="nowhere"):
         lance_stream.open_together([group.uris["orders"], str(tmp_path / "nowhere")], group.options)
+
+
+def test_members_need_a_manifest_store() -> None:
+    """A member that publishes in its directory would commit alone."""
+    member = CommitGroup(["a table"]).members["a table"]
+    with pytest.raises(InvalidInputError, match=r"'a table', .* publishes its versions in its own"):
+        member.join(create(1))
 
 
 def test_lost_manifests_are_named_together(group: TableGroup) -> None:

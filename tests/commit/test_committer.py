@@ -24,13 +24,13 @@ from lance_stream.errors import (
 )
 from lance_stream.retries import RetryPolicy
 from lance_stream.storage.locations import open_store
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
+from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.operations.columns import DataOverlay, Merge
 from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
 from lance_stream.table.operations.operation import Operation, UnknownOperation
-from lance_stream.table.operations.rows import Append, Delete
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update, UpdateMode
 from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
 from lance_stream.table.operations.versions import Restore
 from tests.commit.tables import (
@@ -513,6 +513,31 @@ def test_appends_cannot_be_rebased() -> None:
     planned = append(1, 1)
     with pytest.raises(UnsupportedFeatureError, match="Append cannot be rebased"):
         rebase_transaction(log, planned, log.read_latest(), lambda: 1, [])
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize(
+    "kind", ["rewritten columns", "new columns", "rewritten rows", "overwrite"]
+)
+def test_new_files_of_fragments_must_exist(tmp_path: Path, kind: str, missing: int) -> None:
+    """A new column is in the last file of a fragment; its other files are older."""
+    store = open_store(tmp_path)
+    files = (*new_fragment(3).files, *new_fragment(3).files)
+    fragment = Fragment(0, files, 3)
+    operation: Operation = {
+        "rewritten columns": Update(
+            updated_fragments=(fragment,), update_mode=UpdateMode.REWRITE_COLUMNS
+        ),
+        "new columns": Merge((fragment,), SCHEMA),
+        "rewritten rows": Rewrite((RewriteGroup((), (fragment,)),)),
+        "overwrite": Overwrite((fragment,), SCHEMA),
+    }[kind]
+    store.write(f"data/{files[1 - missing].path}", b"")
+    if missing == 0 and kind.endswith("columns"):
+        check_files_exist(store, operation)
+        return
+    with pytest.raises(TableReplacedError, match=files[missing].path):
+        check_files_exist(store, operation)
 
 
 @pytest.mark.parametrize("base_id", [None, 7])

@@ -32,6 +32,7 @@ from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.operations.rows import Append
 from lance_stream.table.operations.transaction import encode_transaction
 from lance_stream.table.operations.versions import Restore
+from lance_stream.table.paths import manifest_path
 from tests.commit.tables import (
     CREATION,
     append,
@@ -411,8 +412,8 @@ def test_branches_follow_versions_of_their_table(
     plain = create(1)
     newest = replace(plain.read_latest(), config={CONFIG_KEY: mark}, branch=branch)
     log = ExternalLog(plain.store, new_log(tmp_path).manifests, "x/tree/b")
-    log.manifests.put_if_not_exists("x/tree/b", ManifestItem(1, f"x/tree/b/{FINAL_3}", None))
-    log._newest_seen = 1
+    item = ManifestItem(1, f"x/tree/b/{manifest_path(1)}", None)
+    log.manifests.put_if_not_exists("x/tree/b", item)
     if is_allowed:
         log.check_may_follow(newest)
         return

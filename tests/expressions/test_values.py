@@ -866,6 +866,17 @@ def test_halves_become_larger_floats(text: str, expected: Any, arrow: pa.DataTyp
 
 @pytest.mark.floors
 @pytest.mark.parametrize(
+    "text", ["st.d = 'a'", "(st).d = 'a'", "(st)['D'] = 'a'", "st.h = 0.5", "(st).h + 1 = 1.5"]
+)
+def test_parts_of_structs_are_plain(text: str) -> None:
+    """A dictionary is a way to store texts, wherever it is."""
+    parts = [pa.array(["a", "b"]).dictionary_encode(), pa.array(np.array([0.5, 2], np.float16))]
+    batch = pa.record_batch({"st": pa.StructArray.from_arrays(parts, ["d", "h"])})
+    assert evaluate(parse_value(text, batch.schema), batch).to_pylist() == [True, False]
+
+
+@pytest.mark.floors
+@pytest.mark.parametrize(
     ("precision", "target", "expected"),
     [(18, "int", 4), (18, "bigint", 4), (19, "int", 5), (19, "bigint", 4), (19, "tinyint", 5)],
 )

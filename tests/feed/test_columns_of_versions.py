@@ -273,6 +273,8 @@ def test_structs_with_reordered_fields_are_rebuilt() -> None:
     for ids, expected in (
         ({whole: whole, a: a, b: b}, {"a": 1, "b": 2}),
         ({whole: whole, a: b, b: a}, {"a": 2, "b": 1}),
+        ({whole: whole, a: a}, {"a": 1, "b": None}),
+        ({whole: whole, b: b}, {"a": None, "b": 2}),
     ):
         source = _source(field, field, ids, 0)
         assert convert(array, source, arrow).to_pylist() == [expected]

@@ -127,6 +127,10 @@ def test_damaged_fragments_are_refused(ten: WorkUnit) -> None:
     assert numbers_of(without_ids) == [list(range(10))]
     with pytest.raises(CorruptDataError, match="has no row ids, but the table has stable row ids"):
         numbers_of(replace(without_ids, system_columns=("_rowid",)))
+    created = "_row_created_at_version"
+    unstamped = encode_fragment(replace(stored, created_at_versions=None))
+    (batch,) = read_unit(replace(ten, fragment=unstamped, system_columns=(created,)))
+    assert batch[created].to_pylist() == [1] * 10
     without_files = replace(ten, fragment=encode_fragment(replace(stored, files=())))
     with pytest.raises(CorruptDataError, match="has 10 rows, but no data file"):
         numbers_of(without_files)

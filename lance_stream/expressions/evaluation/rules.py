@@ -34,7 +34,7 @@ from lance_stream.expressions.evaluation.numbers import (
     to_double,
 )
 from lance_stream.expressions.evaluation.patterns import WILDCARDS, parts_of_like
-from lance_stream.expressions.nodes import Datum, Node, is_path, operands_of, path_of, refuse
+from lance_stream.expressions.nodes import Datum, Node, operands_of, refuse
 from lance_stream.schema.column_paths import duplicate_name_problem
 
 Rule: TypeAlias = Callable[[Any, pa.RecordBatch], Datum]
@@ -110,23 +110,22 @@ def _scattered(value: pa.Array, mask: Any) -> pa.Array:
     return value.take(pa.array(np.cumsum(mask) - 1, mask=~mask))
 
 
-def _column(node: nodes.Column | nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
-    path = path_of(node)
-    field_at(batch.schema, path)
-    column = batch.column(path[0])
-    if len(path) > 1:
-        column = pc.struct_field(column, list(path[1:]))
+def _column(node: nodes.Column, batch: pa.RecordBatch) -> Datum:
+    field_at(batch.schema, (node.name,))
+    return _plain(batch.column(node.name))
+
+
+def _field(node: nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
+    return _plain(functions.field_of(node, evaluate_node(node.operand, batch), node.name))
+
+
+def _plain(column: Datum) -> Datum:
+    """Return values without a dictionary, and halves as floats."""
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     return column
-
-
-def _field(node: nodes.FieldAccess, batch: pa.RecordBatch) -> Datum:
-    if is_path(node):
-        return _column(node, batch)
-    return functions.field_of(node, evaluate_node(node.operand, batch), node.name)
 
 
 # --- literals
@@ -560,7 +559,7 @@ def _concatenate(node: nodes.Concatenate, batch: pa.RecordBatch) -> Datum:
 def _subscript(node: nodes.Subscript, batch: pa.RecordBatch) -> Datum:
     value = evaluate_node(node.operand, batch)
     key = evaluate_where(node.key, batch, pc.is_valid(value))
-    return functions.subscript(node, value, key)
+    return _plain(functions.subscript(node, value, key))
 
 
 def _call(node: nodes.Call, batch: pa.RecordBatch) -> Datum:
