@@ -17,6 +17,7 @@ from lance_stream.spark.feed.planning import (
 )
 from lance_stream.spark.jobs.eager_rows import PlannedReader
 from lance_stream.spark.jobs.task_input import TaskInput
+from lance_stream.spark.session.source_state import check_is_same_table
 
 
 def plan_batch(table: TableVersion, options: ReaderOptions, carried: pa.Schema) -> list[ChangeUnit]:
@@ -55,5 +56,5 @@ class ChangesReader(PlannedReader):
         """Return the tasks that read the interval."""
         last = self.version or open_for_changes(self.options).version
         table = open_version(self.options.uri, last, self.options.storage_options)
-        self.check_is_same_table(table)
+        check_is_same_table(table, self.mark)
         return tasks_of(plan_batch(table, self.options, self.carried), self.options, self.carried)

@@ -24,11 +24,13 @@ from pyspark.sql.types import TimestampNTZType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
+from lance_stream.spark.jobs.python_rows import Rows, rows_of
 from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.source_state import check_is_same_table
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.storage.locations import check_is_shared
+from lance_stream.table.version_marks import mark_of
 
 if TYPE_CHECKING:
     from lance_stream.spark.arguments.reader_options import ReaderOptions
@@ -43,10 +45,12 @@ class _Analyzed(AnalyzeResult):
     Attributes:
         in_utc: For both ends of the interval, whether it is a timestamp without a zone.
         last: The last version of the interval.
+        mark: The mark of that version.
     """
 
     in_utc: tuple[bool, ...] = (False, False)
     last: int = 0
+    mark: str = ""
 
 
 def changes_function(session: SessionOptions) -> type[Any]:
@@ -87,7 +91,8 @@ def changes_function(session: SessionOptions) -> type[Any]:
             )
             table = open_for_changes(options)
             schema = spark_schema(carrier_schema(schema_of_changes(table, options)))
-            return _Analyzed(schema, in_utc=in_utc, last=table.version)
+            mark = mark_of(table.manifest)
+            return _Analyzed(schema, in_utc=in_utc, last=table.version, mark=mark)
 
         @without_traceback
         def eval(
@@ -116,8 +121,8 @@ def _changes(options: "ReaderOptions", analyzed: _Analyzed) -> Rows:
     from lance_stream.spark.feed.planning import schema_of_changes
 
     table = open_version(options.uri, analyzed.last, options.storage_options)
+    check_is_same_table(table, analyzed.mark)
     carried = carrier_schema(schema_of_changes(table, options))
-    check_columns(carried, analyzed.schema, "lance_changes")
     for batch in read_changes(plan_batch(table, options, carried)):
         yield from rows_of(batch, carried)
 

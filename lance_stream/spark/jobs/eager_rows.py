@@ -17,14 +17,11 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 
 from lance_stream.arrow_streams import encode_batches
-from lance_stream.errors import NotFoundError
-from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.task_input import EagerInput, TaskInput, TaskReader
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.spark.session.worker_archives import forget_archives
 from lance_stream.spark.versions import DataSourceReader, InputPartition
-from lance_stream.table.version_marks import mark_of
 
 AnyInput: TypeAlias = TaskInput[Any] | EagerInput
 
@@ -66,19 +63,6 @@ class PlannedReader(DataSourceReader):
     @abstractmethod
     def plan(self) -> Sequence[TaskInput[Any]]:
         """Return the work."""
-
-    def check_is_same_table(self, table: TableVersion) -> None:
-        """Check that a version is the one from which the schema was read.
-
-        Raises:
-            NotFoundError: It is another table's version of the same number.
-        """
-        if self.mark and mark_of(table.manifest) != self.mark:
-            raise NotFoundError(
-                f"version {table.version} of {self.options.uri} is not the version of that number "
-                "from which the DataFrame or view was created: the table was deleted and "
-                "re-created, or restored from a copy. Create the DataFrame or view again"
-            )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of one task."""

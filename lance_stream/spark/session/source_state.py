@@ -7,8 +7,11 @@ it, and that class needs them.
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from lance_stream.errors import NotFoundError
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.versions import DataSource
+from lance_stream.table.version_marks import mark_of
 
 
 class PinnedVersion(NamedTuple):
@@ -43,3 +46,21 @@ class SourceState(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self.pinned: PinnedVersion | None = None
+
+
+def check_is_same_table(table: TableVersion, mark: str) -> None:
+    """Check that a version is the one from which the columns of a DataFrame were read.
+
+    Args:
+        table: The version.
+        mark: The mark of the version that was read; empty to accept any table.
+
+    Raises:
+        NotFoundError: It is another table's version of the same number.
+    """
+    if mark and mark_of(table.manifest) != mark:
+        raise NotFoundError(
+            f"version {table.version} of {table.uri} is not the version of that number from which "
+            "the DataFrame or view was created: the table was deleted and re-created, or restored "
+            "from a copy. Create the DataFrame or view again"
+        )

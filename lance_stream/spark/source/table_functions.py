@@ -32,9 +32,11 @@ from lance_stream.snapshot.resolving import open_version
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.jobs.python_rows import Rows, check_columns, rows_of
 from lance_stream.spark.session.session_options import SessionOptions
+from lance_stream.spark.session.source_state import check_is_same_table
 from lance_stream.spark.session.spark_types import carrier_schema, spark_schema
 from lance_stream.spark.session.user_errors import without_traceback
 from lance_stream.storage.locations import check_is_shared
+from lance_stream.table.version_marks import mark_of
 
 if TYPE_CHECKING:
     from lance_stream.spark.arguments.reader_options import VersionChoice
@@ -75,10 +77,12 @@ class _Analyzed(AnalyzeResult):
     Attributes:
         is_utc: Whether the version is a timestamp without a zone, which is in UTC.
         pinned: The URI and the version that were analyzed; None if the version is not a constant.
+        mark: The mark of that version; empty if it is not a constant.
     """
 
     is_utc: bool = False
     pinned: tuple[str, int] | None = None
+    mark: str = ""
 
 
 def table_functions(session: SessionOptions) -> Mapping[str, type[Any]]:
@@ -129,7 +133,8 @@ def _function(
             table = open_at(uri.value, None if version is None else version.value, is_utc)
             is_fixed = version is None or version.isConstantExpression
             pinned = (table.uri, table.version) if is_fixed else None
-            return _Analyzed(columns(table), is_utc=is_utc, pinned=pinned)
+            mark = mark_of(table.manifest) if is_fixed else ""
+            return _Analyzed(columns(table), is_utc=is_utc, pinned=pinned, mark=mark)
 
         @without_traceback
         def eval(self, uri: str, version: Any = None) -> Rows:
@@ -138,6 +143,7 @@ def _function(
             if analyzed is not None and analyzed.pinned is not None:
                 (uri, version), is_utc = analyzed.pinned, False  # the same version as analyzed
             table = open_at(uri, version, is_utc)
+            check_is_same_table(table, "" if analyzed is None else analyzed.mark)
             if columns is _columns_of_table:
                 check_columns(_carrier(table), analyzed.schema if analyzed else None, name)
             return rows(table)

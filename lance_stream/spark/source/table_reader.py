@@ -24,6 +24,7 @@ from lance_stream.spark.arguments.reader_options import ReaderOptions
 from lance_stream.spark.jobs.eager_rows import PlannedReader
 from lance_stream.spark.jobs.task_input import TaskInput
 from lance_stream.spark.jobs.work_units import divide
+from lance_stream.spark.session.source_state import check_is_same_table
 from lance_stream.spark.source.table_rows import TableRows
 
 VERSION_REMOVED: Final = (
@@ -74,7 +75,7 @@ class TableReader(PlannedReader):
             if options.version is None and version is not None:
                 error.add_note(VERSION_REMOVED.format(version))
             raise
-        self.check_is_same_table(table)
+        check_is_same_table(table, self.mark)
         stored, system = split_columns(table, options)
         units = plan_scan(table, stored, options.filter, system_columns=system)
         return divide(units, lambda unit: unit, lambda _, part: part, TableRows(self.carried))

@@ -1,5 +1,6 @@
 """The SQL functions that inspect a table: `lance_table`, `lance_history` and others."""
 
+import shutil
 import tarfile
 import time
 from datetime import UTC, timedelta
@@ -9,12 +10,14 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructType
+from pyspark.sql.udtf import AnalyzeArgument
 
 import lance_stream
 from lance_stream.errors import InvalidInputError, NotFoundError
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.spark import register
+from lance_stream.spark.feed.table_function import changes_function
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.source.table_functions import _Analyzed, table_functions
 from tests.golden.archives import unpack
@@ -203,6 +206,23 @@ def test_queries_read_their_planned_version(spark: Any, sql: Any, tmp_path: Path
         f"LATERAL lance_fragments('{path}', h.version) f"
     )
     assert sorted(row["version"] for row in counts) == [1, 2, 2, 3, 3, 4, 4, 5, 5]
+
+
+def test_recreated_tables_refuse_planned_queries(tmp_path: Path) -> None:
+    """The new table has a version of the same number, whose rows are others."""
+    path = str(tmp_path / "t")
+    lance_stream.create_dataset(path, pa.table({"id": [1]}))
+    arguments = [
+        AnalyzeArgument(kind, value, isTable=False, isConstantExpression=True)
+        for kind, value in ((StringType(), path), (LongType(), 1))
+    ]
+    functions = [table_functions(SessionOptions())["table"], changes_function(SessionOptions())]
+    planned = [function(function.analyze(*arguments)) for function in functions]
+    shutil.rmtree(path)
+    lance_stream.create_dataset(path, pa.table({"id": [2]}))
+    for function in planned:
+        with pytest.raises(NotFoundError, match="Create the DataFrame or view again"):
+            list(function.eval(path, 1))
 
 
 def test_unrecorded_sizes_are_null(tmp_path: Path) -> None:
