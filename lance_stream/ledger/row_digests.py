@@ -174,8 +174,8 @@ def _factors(section: int) -> U64s:
 def _field(kind: str, name: str) -> tuple[U64s, U64s]:
     """Return (2, 1) a and (2, 1) b of a field."""
     text = f"{kind}:{name}".encode("utf-8", "surrogatepass")
-    numbers = np.frombuffer(hashlib.blake2b(text, digest_size=32).digest(), "<u8")
-    numbers = numbers.astype(np.uint64).reshape(2, 2, 1)
+    words = np.frombuffer(hashlib.blake2b(text, digest_size=32).digest(), "<u8")
+    numbers = words.astype(np.uint64).reshape(2, 2, 1)
     return numbers[0] | np.uint64(1), numbers[1]
 
 

@@ -114,7 +114,9 @@ def zip_chunks(
     head_bytes = _padded(2 + 2 * len(streams) + (4 if has_large_chunk else 2) * len(values))
     buffers = [*streams, *values]
     sizes = head_bytes + sum(_padded(buffer.sizes) for buffer in buffers)
-    if max(num_levels.max(), *(stream.sizes.max() for stream in streams), 0) > MAX_LEVEL_BYTES:
+    if any(
+        part.max() > MAX_LEVEL_BYTES for part in (num_levels, *(stream.sizes for stream in streams))
+    ):
         return None
     if not has_large_chunk and sizes.max() > MAX_SMALL_CHUNK_BYTES:
         return None
