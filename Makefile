@@ -96,6 +96,12 @@ docs: $(DOCS_INSTALLED)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/python -m mkdocs build --strict
 	@echo "Open site/index.html; for its search, serve it: $(DOCS)/bin/python -m mkdocs serve"
 
+docs-release: export DOCS_VERSIONS := mike
+docs-release: export PATH := $(CURDIR)/$(DOCS)/bin:$(PATH)
+docs-release: $(DOCS_INSTALLED)  ## commit the documentation of VERSION=0.1 beside that of earlier releases, to the branch gh-pages
+	NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $(VERSION) latest
+	mike set-default latest
+
 $(DOCS_INSTALLED):
 	$(call environment,$(DOCS),-e '.[docs]')
 
@@ -201,4 +207,4 @@ clean:  ## remove environments, caches and what the demo made
 	rm -rf $(VENV) $(FLOORS)-* $(RIVALS) $(DOCS) $(RECIPES) $(PIPELINE) .cluster site $(SERVERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache data spark-warehouse
 	find checkpoints -mindepth 1 ! -name README.md -delete
 
-.PHONY: help demo pipeline test test-ci test-all test-floors test-recipes cluster-test compiled compiled-on-floors docs record-costs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean
+.PHONY: help demo pipeline test test-ci test-all test-floors test-recipes cluster-test compiled compiled-on-floors docs docs-release record-costs check check-style fix bench bench-rivals soak histories mutants protos install servers java java-hint clean

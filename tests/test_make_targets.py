@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,4 +44,6 @@ def test_other_tests_require_their_packages() -> None:
     pattern = re.compile(r"importorskip\(\s*\"([\w.]+)\"")
     modules = {module for text in TEXTS.values() for module in pattern.findall(text)}
     assert len(modules) > 3
+    without_wheel = {"grpc_tools", "wordllama"} if sys.version_info >= (3, 14) else set()
+    modules -= without_wheel
     assert [module for module in modules if importlib.util.find_spec(module) is None] == []
