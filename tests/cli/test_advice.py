@@ -19,6 +19,7 @@ PYTHON_CALL = re.compile(
 
 WITHOUT_COMMAND = {
     "ds.add_columns",
+    "ds.alter_columns",
     "ds.append",
     "ds.delete",
     "ds.drop_columns",
