@@ -77,7 +77,9 @@ def check_columns(
     columns: Iterable[str],
     where: str = "",
     *,
-    remedy: str = "Omit the column, or add it to the table first",
+    remedy: str = (
+        "If it was renamed, rename it in the rows, too. Otherwise omit it, or add it to the table"
+    ),
 ) -> None:
     """Raise unless a table has all columns, or a struct all parts.
 

@@ -43,7 +43,8 @@ def check_mode(called: str, value: object) -> str:
     if str(value).lower() in _AUTO_CDC:
         raise InvalidInputError(
             f"{called} cannot be {value!r}: a stream of changes, in any order, is written by "
-            ".foreachBatch(auto_cdc_sink(uri, keys=[...], sequence_by=..., stored_as_scd_type=2))"
+            ".foreachBatch(auto_cdc_sink(uri, keys=[...], sequence_by=...)), which stores the "
+            "current row of each key, or with stored_as_scd_type=2 its history"
         )
     return check_one_of(called, value, MODES)
 

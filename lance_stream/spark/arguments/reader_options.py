@@ -306,8 +306,8 @@ def check_for_batch(options: ReaderOptions) -> None:
     if options.starting_version == LATEST:
         raise InvalidInputError(
             "startingVersion=latest begins with future changes, which belong to a stream: a batch "
-            "needs the number of the first version whose changes are read. For those of the newest "
-            "version, take the largest number of lance_history(path)"
+            "needs the number of the first version whose changes are read. That of the newest is "
+            "SELECT max(version) FROM lance_history(path)"
         )
     has_start = options.starting_version is not None or options.starting_timestamp is not None
     if options.read_change_feed and not has_start:

@@ -269,11 +269,17 @@ def _check_type(
     if existing.type.equals(target):
         return
     if not is_wider(existing.type, target):
+        if pa.types.is_nested(existing.type) or pa.types.is_nested(target):
+            remedy = "No expression converts it: write the rows to a new table whose schema has it"
+        else:
+            remedy = (
+                "To convert the values nevertheless, compute another column "
+                f"(add_columns({{'new': 'CAST({leaf.name} AS ...)'}})), drop this one and rename "
+                "the new one"
+            )
         raise InvalidInputError(
             f"the column {change.path!r} is {existing.type}, and {target} cannot hold all of its "
-            "values unchanged. To convert the values nevertheless, compute another column "
-            f"(add_columns({{'new': 'CAST({leaf.name} AS ...)'}})), drop this one and rename the "
-            "new one"
+            f"values unchanged. {remedy}"
         )
     if any(
         field.is_blob or field.extension_name or EXTENSION_NAME_KEY in field.metadata
