@@ -17,6 +17,8 @@ _GAP: Final = 2
 _NARROWEST: Final = 20
 _SHORT: Final = 20
 """Cells of at most this width are not folded."""
+_FOLDED: Final = 12
+"""The least width of a column that is folded."""
 
 
 def width_of_terminal() -> int | None:
@@ -113,7 +115,7 @@ def _drawn(
     for name, is_folded in zip(header, is_long, strict=True):
         justify: Literal["left", "right"] = "right" if name in numbers else "left"
         table.add_column(Text(name), justify=justify, overflow="fold", no_wrap=not is_folded)
-    min_widths = [min(column, _SHORT) + _GAP for column in widths]
+    min_widths = [(_FOLDED if column > _SHORT else column) + _GAP for column in widths]
     for row in rows:
         table.add_row(*map(Text, row))
     drawn = io.StringIO()

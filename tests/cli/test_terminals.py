@@ -21,8 +21,11 @@ from lance_stream.cli import main as program
 from lance_stream.cli import output
 from lance_stream.cli.inspect import maintenance_advice
 from lance_stream.environment import MACHINE
+from lance_stream.ledger.replay_check import PendingBatch
+from lance_stream.ledger.row_digests import digest_of
 from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.config import lineage_limits
+from lance_stream.verbs.append import append
 from tests.cli.terminals import ESCAPE, TerminalOutput, interrupted, on_terminal, typing_in
 
 WIDE = pa.table(
@@ -131,6 +134,21 @@ def test_rows_fit_the_terminal(width: int, words: list[str], ds: Dataset) -> Non
     assert ("omitted" in note) == (width < 200 or words[0] == "changes")
     header = next(line for line in screen.lines if line.startswith(("id", "_change", "city")))
     assert width < 80 or header.split()[:2] == ["id", "city"]
+
+
+@pytest.mark.parametrize("app_id", ["orders", "c2f70c4d-9822-4d13-aa3a-cb83f7f4e26b"])
+def test_logs_of_streams_fit_the_terminal(app_id: str, ds: Dataset) -> None:
+    """Without an app id, Spark's long query id names the stream."""
+    more = WIDE.slice(0, 2)
+    batch = PendingBatch.of(app_id, 7, "query", digest=digest_of(more))
+    append(ds.table, more, micro_batch=batch)
+    header, newest, *lines = on_terminal("log", ds.uri, width=80).lines
+    assert all(columns_of(line) <= 80 for line in (header, newest, *lines))
+    assert (header.split()[-2:], newest.split()[-1]) == (["STREAM", "BATCH"], "7")
+    start = header.index("STREAM")
+    assert "".join(
+        line[start:].split()[0] for line in (newest, *lines) if line[start:].strip()
+    ) == (app_id)
 
 
 def test_change_columns_are_omitted_last(ds: Dataset) -> None:

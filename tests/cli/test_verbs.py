@@ -186,14 +186,13 @@ def test_show_takes_an_older_version(run: Run, ds: Dataset, version: str) -> Non
 def test_log_lists_versions_newest_first(run: Run, ds: Dataset) -> None:
     """The counts come from manifests and must agree with what each operation did."""
     lines = [line.split() for line in answer(run, "log", ds.uri).splitlines()]
-    assert lines[0][:4] == ["VERSION", "COMMITTED", "OPERATION", "ROWS"]
-    assert lines[0][4:] == ["INSERTED", "UPDATED", "DELETED"]
-    assert [(line[0], line[3], *map(int, line[4:8])) for line in lines[1:]] == [
-        ("5", "Delete", 4, 0, 0, 1),
-        ("4", "Update", 5, 0, 1, 0),
-        ("3", "Append", 5, 2, 0, 0),
-        ("2", "Append", 3, 3, 0, 0),
-        ("1", "Create", 0, 0, 0, 0),
+    assert lines[0] == ["VERSION", "COMMITTED", "OPERATION", "ROWS", "CHANGES"]
+    assert [(line[0], *line[3:]) for line in lines[1:]] == [
+        ("5", "Delete", "4", "-1"),
+        ("4", "Update", "5", "~1"),
+        ("3", "Append", "5", "+2"),
+        ("2", "Append", "3", "+3"),
+        ("1", "Create", "0"),
     ]
     limited = objects(answer(run, "log", ds.uri, "--json", "--limit", "2"))
     assert [(row["version"], row["operation"]) for row in limited] == [
@@ -210,7 +209,7 @@ def test_log_names_streams_and_batches(run: Run, ds: Dataset) -> None:
     header, newest, older, *_ = answer(run, "log", ds.uri).splitlines()
     assert header.split()[-2:] == ["STREAM", "BATCH"]
     assert newest.split()[-2:] == ["orders", "7"]
-    assert older.split()[-1] == "1"  # deleted row, and no stream
+    assert older.split()[-1] == "-1"  # and no stream
     assert "digest" not in newest
 
 

@@ -14,7 +14,7 @@ from lance_stream.ledger.micro_batch import APP_ID, BATCH_ID
 if TYPE_CHECKING:
     from lance_stream.snapshot.history import VersionInfo
 
-NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
+NUMBERS: Final = ("VERSION", "ROWS", "BATCH")
 """The right-aligned columns of the table."""
 
 
@@ -31,8 +31,9 @@ NUMBERS: Final = ("VERSION", "ROWS", "INSERTED", "UPDATED", "DELETED", "BATCH")
 def command(table: TableArgument, limit: int | None, count_rows: bool, as_json: bool) -> int:
     """List the versions of a table, one per line, the newest first.
 
-    A question mark stands for a number that the manifests do not state. --json prints all
-    properties of a version's transaction.
+    CHANGES are the rows inserted (+), updated (~) and deleted (-). A question mark stands for a
+    number that the manifests do not state. --json prints all properties of a version's
+    transaction.
     """
     versions = table.open().versions(limit, count_rows=count_rows)[::-1]
     if as_json:
@@ -51,20 +52,13 @@ def cells_of(versions: Sequence["VersionInfo"]) -> tuple[list[str], list[list[st
             str(version.version),
             output.moment(version.timestamp),
             version.operation or "?",
-            *map(
-                _number,
-                (
-                    version.num_rows,
-                    version.rows_inserted,
-                    version.rows_updated,
-                    version.rows_deleted,
-                ),
-            ),
+            _number(version.num_rows),
+            _changes(version),
             *_origin(version.properties),
         ]
         for version in versions
     ]
-    header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "INSERTED", "UPDATED", "DELETED"]
+    header = ["VERSION", "COMMITTED", "OPERATION", "ROWS", "CHANGES"]
     if any(APP_ID in version.properties for version in versions):
         return [*header, "STREAM", "BATCH"], rows
     return header, [row[: len(header)] for row in rows]
@@ -72,6 +66,16 @@ def cells_of(versions: Sequence["VersionInfo"]) -> tuple[list[str], list[list[st
 
 def _number(number: int | None) -> str:
     return "?" if number is None else str(number)
+
+
+def _changes(version: "VersionInfo") -> str:
+    """Return the numbers of rows that are not 0, inserted, updated and deleted: `+5 ~2 -1`."""
+    numbers = {
+        "+": version.rows_inserted,
+        "~": version.rows_updated,
+        "-": version.rows_deleted,
+    }
+    return " ".join(f"{sign}{_number(number)}" for sign, number in numbers.items() if number != 0)
 
 
 def _origin(properties: Mapping[str, str]) -> tuple[str, str]:
