@@ -1,17 +1,18 @@
 """The state of a load or save, which Spark pickles with every task.
 
 It is apart from the class of the format, because the modules that choose a reader or a writer need
-it, and that class needs them.
+it, and that class needs them. Tasks import this module, so it imports nothing of tables.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from lance_stream.errors import NotFoundError
-from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.spark.session.session_options import SessionOptions
 from lance_stream.spark.versions import DataSource
-from lance_stream.table.version_marks import mark_of
+
+if TYPE_CHECKING:
+    from lance_stream.snapshot.table_version import TableVersion
 
 
 class PinnedVersion(NamedTuple):
@@ -48,7 +49,7 @@ class SourceState(DataSource):
         self.pinned: PinnedVersion | None = None
 
 
-def check_is_same_table(table: TableVersion, mark: str) -> None:
+def check_is_same_table(table: "TableVersion", mark: str) -> None:
     """Check that a version is the one from which the columns of a DataFrame were read.
 
     Args:
@@ -58,6 +59,8 @@ def check_is_same_table(table: TableVersion, mark: str) -> None:
     Raises:
         NotFoundError: It is another table's version of the same number.
     """
+    from lance_stream.table.version_marks import mark_of
+
     if mark and mark_of(table.manifest) != mark:
         raise NotFoundError(
             f"version {table.version} of {table.uri} is not the version of that number from which "
