@@ -46,7 +46,7 @@ from tests.histories.model import (
 from tests.histories.replacements import Copy, draw_replacement, files_of, replace_table
 from tests.histories.second_process import SecondProcess, second_process
 from tests.histories.steps import Choices, DoesNotFit
-from tests.histories.trouble import DiedError, dying
+from tests.histories.trouble import DiedError, another_process, dying
 from tests.keys.index.small_runs import restart
 
 Build = Callable[[State, int], State]
@@ -400,14 +400,11 @@ class Line:
 
         def write() -> None:
             committed.add("rival")
-            try:
+            with another_process():  # where the attempt of a task dies, the rival does not
                 if self.ours().version > self.newest:
                     self.advance(build, look=False)
                     committed.add("ours")
                 self.let_rival_write(rival)
-            except DiedError:  # the attempt of a task died: the rival writes at the next call
-                committed.clear()
-                raise
             committed.discard("looked")
 
         def looking(store: LocalStore, folder: str, *arguments: Any) -> Any:

@@ -35,6 +35,16 @@ def test_rivals_may_precede_any_call(writer: str) -> None:
         assert outcome.counts["by beaten"] == 1
 
 
+def test_rivals_outlive_tasks_that_die() -> None:
+    """A task's attempt dies at the call that the rival writes before: the rival writes once."""
+    rows = {0: {"a": None}, 1: {"a": 71}, 2: {"a": 62}, 8: {"a": 40}}
+    for at in range(NUM_CALLS, 2 * NUM_CALLS):
+        by = ["beaten", "configure", 17, "we", at]
+        outcome = replay([CREATE, step("large_upsert", rows=rows, parts=5, by=by)])
+        if outcome.error is not None:
+            raise outcome.error
+
+
 @pytest.mark.oracle
 def test_replaced_tables_get_no_foreign_commits() -> None:
     """The new table has the location and version numbers of the one that the upsert planned on."""

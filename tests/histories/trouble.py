@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -51,6 +52,19 @@ class DiedError(BaseException):
     """A process has died at a call to its store; what it does after that does not count."""
 
 
+_IS_ANOTHER: ContextVar[bool] = ContextVar("another process calls the store", default=False)
+
+
+@contextmanager
+def another_process() -> Iterator[None]:
+    """Let a process that does not die make the calls within a `with`: a rival, or the kit."""
+    token = _IS_ANOTHER.set(True)
+    try:
+        yield
+    finally:
+        _IS_ANOTHER.reset(token)
+
+
 @contextmanager
 def dying(at: int, *, done: bool) -> Iterator[None]:
     """Let this process die at the n-th call to the store, which is done or not; or later."""
@@ -58,6 +72,8 @@ def dying(at: int, *, done: bool) -> Iterator[None]:
 
     def dies(inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
+            if _IS_ANOTHER.get():
+                return inner(*arguments, **named)
             remaining[0] -= 1
             if remaining[0] < 0 or (remaining[0] == 0 and not done):
                 remaining[0] = 0
