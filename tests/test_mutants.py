@@ -93,3 +93,53 @@ def test_every_listed_equivalent_exists(warm: ModuleType) -> None:
         for mutation in operators.mutations(path, source)
     }
     assert listed <= existing, f"correct or delete in {operators.EQUIVALENTS}"
+
+
+CONDITIONS = b"""\
+def kind(number, names):
+    if number > 3 and names:
+        return "some"
+    return number or names
+"""
+
+
+@pytest.fixture
+def conditions(warm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module that records what conditions decide; it hooks into imports."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    yield importlib.import_module("conditions")
+    sys.modules.pop("conditions")
+
+
+BOTH = "number > 3 and names"
+DECIDED = {
+    "kind(4, [1])": {f"{BOTH} -> False"},
+    "kind(4, [])": {f"{BOTH} -> True", f"{BOTH} -> (number > 3)", "number or names -> (names)"},
+    "kind(3, [1])": {
+        f"{BOTH} -> True",
+        f"{BOTH} -> (names)",
+        "number > 3 -> (number >= 3)",
+        "number or names -> (names)",
+    },
+    "kind(0, [1])": {f"{BOTH} -> True", f"{BOTH} -> (names)", "number or names -> (number)"},
+    "kind(0, 0)": {f"{BOTH} -> True"},
+}
+"""The mutations with which a call may have another result."""
+
+
+@pytest.mark.parametrize("call", DECIDED)
+def test_decisive_conditions_are_recorded(
+    conditions: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """What is left of all mutations cannot be noticed by a test that makes this call."""
+    monkeypatch.setattr(conditions, "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_bytes(CONDITIONS)
+    rewriting = conditions._Rewriting(path)
+    names = {*rewriting.names.values()}
+    assert len(names) == 7
+    monkeypatch.setattr(conditions, "undecided", {*names})
+    module = {conditions._RECORDER: conditions}
+    exec(compile(rewriting.tree(), "module.py", "exec"), module)
+    eval(call, module)
+    assert names - conditions.undecided == {f"module.py kind: {name}" for name in DECIDED[call]}
