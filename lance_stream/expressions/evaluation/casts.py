@@ -199,7 +199,9 @@ def _numbers_of_texts(value: pa.Array, target: pa.DataType) -> pa.Array:
                 return float.fromhex(text)
             if not _is_plain(text):
                 raise ValueError
-            return float(text)
+            number = float(text)
+            # rounded once, not to a double first
+            return pa.scalar(text).cast(target).as_py() if target == pa.float32() else number
         except ValueError:
             raise failure(f"{text[:200]!r} is not a {target}") from None
 
