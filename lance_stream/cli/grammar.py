@@ -61,6 +61,7 @@ OTHER_OPTIONS: Final = {
     "--until": "--through",
     "--to": "--through",
     "--last": "--limit",
+    "--keep": "--retain-versions",
 }
 """What other programs call an option, and its name here, in the commands that have it."""
 
@@ -95,14 +96,16 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, expand(args, params))
         except click.NoSuchOption as error:
-            meant = OTHER_OPTIONS.get(error.option_name)
-            if not any(meant in param.opts for param in params):
+            name = error.option_name
+            meant, argument = OTHER_OPTIONS.get(name), name.lstrip("-").upper()
+            if any(meant in param.opts for param in params):
+                advice = f"Did you mean {meant!r}?"
+            elif any(argument == param.metavar for param in params):
+                advice = f"{argument} is an argument, written without a name"
+            else:
                 raise
-            raise click.NoSuchOption(
-                error.option_name,
-                f"no such option {error.option_name!r}. Did you mean {meant!r}?",
-                ctx=ctx,
-            ) from None
+            message = f"no such option {name!r}. {advice}"
+            raise click.NoSuchOption(name, message, ctx=ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

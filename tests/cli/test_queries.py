@@ -225,6 +225,9 @@ def test_missing_choices_share_one_line(capsys: pytest.CaptureFixture[str]) -> N
         (["query", "x", "--filter=a = 1"], "Did you mean '--where'?"),
         (["changes", "x", "--since", "2026-01-01"], "Did you mean '--after'?"),
         (["verify", "x", "--since", "2026-01-01"], "no such option '--since'"),
+        (["cleanup", "x", "--keep", "3"], "Did you mean '--retain-versions'?"),
+        (["verify", "x", "--keep", "3"], "no such option '--keep'"),
+        (["restore", "x", "--version", "1"], "VERSION is an argument, written without a name"),
     ],
 )
 def test_mistyped_words_get_suggestions(
