@@ -265,16 +265,16 @@ class LocalStore:
             file = os.open(self._path(path), _TO_OVERWRITE)
         except OSError:  # missing, a link, or another user's: the caller replaces it
             return False
-        try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-                return False
-            with _convert_errors(self.root, path):
+        with _convert_errors(self.root, path):
+            try:
+                status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+                    return False
                 write_all(file, data)
                 if status.st_size > memoryview(data).nbytes:
                     os.ftruncate(file, memoryview(data).nbytes)
-        finally:
-            os.close(file)
+            finally:
+                os.close(file)
         return True
 
     def copy(self, source: str, target: str) -> None:
@@ -303,14 +303,15 @@ class LocalStore:
             with _convert_not_found(self, path):
                 raise
         try:
-            if not stat.S_ISREG(os.fstat(file).st_mode):
-                raise NotFoundError(f"{self.uri}/{path} is not a file")
-            yield file
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise NotFoundError(f"{self.uri}/{path} is not a file")
+                yield file
+            finally:
+                os.close(file)
         except OSError:
             with _convert_errors(self.root, path):
                 raise
-        finally:
-            os.close(file)
 
 
 class LocalFileWriter(FileWriter):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lance_stream.errors import StoreRefusedError, StoreUnavailableError
+from lance_stream.errors import StoreError, StoreRefusedError, StoreUnavailableError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 
@@ -140,3 +140,28 @@ def one_answer(status: int, body: bytes) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.read("data/a.lance"),
+        lambda store: store.write("data/a.lance", b"new"),
+        lambda store: store.write("data/a.lance", b"new", is_hint=True),
+    ],
+    ids=["read", "write", "overwrite"],
+)
+def test_files_may_fail_when_closed(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, use: Callable[[LocalStore], object]
+) -> None:
+    """A disk behind a network reports a failed write at the end only."""
+    close = os.close
+
+    def failing(file: int) -> None:
+        close(file)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", failing)
+        with pytest.raises(StoreError, match=r"data/a\.lance': Input/output error"):
+            use(store)
