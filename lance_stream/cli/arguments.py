@@ -244,6 +244,13 @@ version_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 """The option for output that programs can read."""
 
+quarantine_option = click.option(
+    "--quarantine",
+    metavar="URI",
+    help="The quarantine table; required for a branch.  [default: next to the table]",
+)
+"""The option for the location of the quarantine."""
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 """The option that confirms in advance."""
 

@@ -29,11 +29,15 @@ from lance_stream.cli import output
 from lance_stream.cli.commands import ALIASES
 from lance_stream.cli.read.values import rows_of
 from lance_stream.environment import MACHINE, Environment
+from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.maintenance.consumers import record_progress
+from lance_stream.quarantine.quarantine_writer import QuarantineBatch
+from lance_stream.quarantine.table import quarantine_uri
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.verbs.append import append
+from lance_stream.write.row_checks import CheckedBatches, RowRules, as_checks
 from tests.golden.archives import unpack
 from tests.golden.test_old_writers import FOLDER as OLD_WRITERS
 
@@ -589,6 +593,20 @@ def test_streams_can_be_listed_and_forgotten(run: Run, ds: Dataset) -> None:
     code, _, error = run("streams", "forget", uri, "orders")
     assert code == 3
     assert "has no stream 'orders'; its streams are none" in error
+
+
+def test_forgotten_streams_lose_no_bad_rows(run: Run, ds: Dataset) -> None:
+    """A sink died before it published its bad rows, which only the ledger's entry names."""
+    checked = CheckedBatches(rows(6, -7).to_batches(), RowRules(ds.schema, as_checks("id > 0")))
+    good = pa.Table.from_batches(list(checked))
+    batch = MicroBatch("orders", 3)
+    quarantine = QuarantineBatch(quarantine_uri(ds.uri), {}, batch)
+    rules = {"mode": "append", "on": [], "sequence_by": None, "except_columns": [], "expect": {}}
+    quarantine.stage(checked.bad, rules, ds.table)
+    append(ds.table, good, PendingBatch(batch, checked.digest, quarantine.file))
+    answer(run, "streams", "forget", ds.uri, "orders")
+    (group,) = lance_stream.list_quarantine(ds.uri)
+    assert (group.batch_id, group.num_rows, group.state) == (3, 1, "ready")
 
 
 def test_a_folder_of_tables_names_them(run: Run, tmp_path: Path) -> None:

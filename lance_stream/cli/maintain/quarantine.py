@@ -5,16 +5,10 @@ from dataclasses import asdict
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, quarantine_option, takes_table
 from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.progress import progress
 from lance_stream.cli.tables import print_table
-
-_at_option = click.option(
-    "--quarantine",
-    metavar="URI",
-    help="The quarantine table; required for a branch.  [default: next to the table]",
-)
 
 
 @new_group("quarantine")
@@ -27,7 +21,7 @@ def command() -> None:
 
 @new_command("list")
 @takes_table
-@_at_option
+@quarantine_option
 @json_option
 def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int:
     """List the quarantined rows by batch and reason, with an example of each."""
@@ -63,7 +57,7 @@ def list_all(table: TableArgument, quarantine: str | None, as_json: bool) -> int
 
 @new_command("replay")
 @takes_table
-@_at_option
+@quarantine_option
 @click.option("--where", metavar="CONDITION", help="Replay only rows that meet this condition.")
 @click.option(
     "--set",

@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from lance_stream.cli import output
-from lance_stream.cli.arguments import TableArgument, json_option, takes_table
+from lance_stream.cli.arguments import TableArgument, json_option, quarantine_option, takes_table
 from lance_stream.cli.grammar import new_command, new_group
 from lance_stream.cli.tables import print_table
 
@@ -40,14 +40,17 @@ def list_all(table: TableArgument, as_json: bool) -> int:
 @new_command("forget")
 @takes_table
 @click.argument("app_id", metavar="APP_ID")
+@quarantine_option
 @json_option
-def forget(table: TableArgument, app_id: str, as_json: bool) -> int:
+def forget(table: TableArgument, app_id: str, quarantine: str | None, as_json: bool) -> int:
     """Make the table forget the stream APP_ID, so that its next batch is written in any case.
 
     The stream's rows stay. Use this only if an error message recommends it: rows that are in the
-    table and arrive again are then written twice.
+    table and arrive again are then written twice. Bad rows of a killed sink are quarantined first.
     """
     from lance_stream.errors import NotFoundError
+    from lance_stream.quarantine.quarantine_writer import publish, staged_rows
+    from lance_stream.quarantine.table import open_both
     from lance_stream.table.config.ledger_entries import config_key, read_entries
 
     ds = table.open()
@@ -56,6 +59,10 @@ def forget(table: TableArgument, app_id: str, as_json: bool) -> int:
         raise NotFoundError(
             f"{ds.uri} has no stream {app_id!r}; its streams are {', '.join(streams) or 'none'}"
         )
+    if staged_rows(ds.table, streams[app_id].quarantined) is not None:  # only the entry names them
+        options = table.storage_options
+        newest, _, location = open_both(table.uri, table.branch, quarantine, options)
+        publish(location, options or {}, newest, app_id)
     version = ds.update_config({config_key(app_id): None}).version
     result = {"forgotten": app_id, "version": version}
     print(
