@@ -28,9 +28,9 @@ class QuarantinedRows:
         time: The time at which the first row was quarantined.
         message: The problem of the first row.
         row: The first row, as JSON.
-        state: "ready" if a replay writes the rows that fit. "stale" if no replay does: the rows
-            belong to a previous table at the location, or to a stream that the table has forgotten,
-            and stay until you delete them.
+        state: "ready" if a replay writes the rows that fit. "stale" if no replay does: the table
+            was re-created, or has forgotten the stream, which then started over at this batch or an
+            earlier one and quarantined its rows again. They stay until you delete them.
     """
 
     app_id: str

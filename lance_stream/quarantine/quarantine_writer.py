@@ -87,12 +87,18 @@ class QuarantineBatch:
         Raises:
             InvalidInputError: There is another table at the quarantine's location.
         """
+        app_id = self.batch.app_id
         quarantine = open_quarantine(self.uri, self.storage_options, target.uri)
-        published = _published(quarantine, self.batch.app_id)
-        if published != _staged(target, self.batch.app_id):
-            publish(self.uri, self.storage_options, target, self.batch.app_id)
-            if quarantine is not None and not _staged(newest_version_of(target), self.batch.app_id):
-                _mark_stale(quarantine, self.batch.app_id, published)
+        published = _published(quarantine, app_id)
+        if published == _staged(target, app_id):
+            return
+        publish(self.uri, self.storage_options, target, app_id)
+        entry = ledger_entries.read_entry(newest_version_of(target).manifest.config, app_id)
+        if quarantine is None or (entry is not None and entry.quarantined):
+            return
+        _mark_stale(quarantine, self.batch)
+        if entry is not None:  # until then, the stream may still start over at an earlier batch
+            _remove_name(quarantine, app_id, published)
 
     def stage(
         self,
@@ -241,25 +247,33 @@ def _check_unchanged(newest: Manifest, key: str, value: str) -> None:
         raise RetryableConflictError("another driver has written to the quarantine", newest.version)
 
 
-def _mark_stale(quarantine: TableVersion, app_id: str, published: str) -> None:
-    """Mark the rows of a table that was deleted, or that has forgotten the stream.
+def _mark_stale(quarantine: TableVersion, batch: MicroBatch) -> None:
+    """Mark the rows that come again: the table was deleted, or has forgotten the stream.
 
-    The stream starts over and quarantines its bad rows again.
+    The stream starts over and quarantines the bad rows of this batch and later ones again. Those of
+    earlier batches do not come again, and stay.
 
     Args:
         quarantine: A version from before the table was read; only its rows are marked.
-        app_id: The stream.
-        published: The name of the stream's last published file.
+        batch: The batch with which the stream starts over.
     """
-    if not published:
-        return
-    key = published_key(app_id)
-    where = f"app_id = {_quoted(app_id)} AND NOT stale"
     update(
         quarantine,
         {"stale": "true"},
-        f"{where} AND {ROW_CREATED_AT_VERSION} <= {quarantine.version}",
+        f"app_id = {_quoted(batch.app_id)} AND batch_id >= {batch.batch_id} AND NOT stale "
+        f"AND {ROW_CREATED_AT_VERSION} <= {quarantine.version}",
     )
+
+
+def _remove_name(quarantine: TableVersion, app_id: str, published: str) -> None:
+    """Remove the name of a stream's last published file, unless the stream has published another.
+
+    Args:
+        quarantine: Any version.
+        app_id: The stream.
+        published: The name.
+    """
+    key = published_key(app_id)
     with suppress(RetryableConflictError):
         commit_planned(
             newest_version_of(quarantine),
