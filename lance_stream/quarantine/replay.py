@@ -7,16 +7,19 @@ by the user (`corrections`), and checked like the rows of a batch.
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from lance_stream.arguments import as_flag
 from lance_stream.environment import MACHINE, Environment
 from lance_stream.errors import CommitConflictError, InvalidInputError, OtherBatchError
 from lance_stream.expressions.predicates import parse_predicate
+from lance_stream.keys.batch_keys import KeyLookup
+from lance_stream.keys.value_comparison import dense_ranks
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine.claims import (
@@ -126,6 +129,10 @@ def replay_quarantine(
         ) from error
 
 
+_BatchOrder: TypeAlias = tuple[int, str]
+"""The batch id and the app id: the order of batches."""
+
+
 @dataclass
 class _Replay:
     """One replay, and its outcome so far.
@@ -154,26 +161,36 @@ class _Replay:
         condition = f"{UNCLAIMED} AND NOT stale"
         if where is not None:
             condition += f" AND ({where})"
-        groups: dict[tuple[Any, ...], list[int]] = {}
+        groups: dict[tuple[Any, ...], dict[int, _BatchOrder]] = {}
         for batch in scan(self.bad, columns, condition, with_row_id=True):
             for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 app_id, batch_id, rules, types, row_id = values
-                order = (batch_id, app_id) if parse_rules(rules).needs_batch_order else ()
-                groups.setdefault((order, rules, types), []).append(row_id)
-        for (_, rules, types), row_ids in sorted(groups.items(), key=lambda group: group[0][0]):
-            self._move_group(row_ids, parse_rules(rules), types)
+                order = batch_id, app_id
+                group = order if parse_rules(rules).needs_batch_order else ()
+                groups.setdefault((group, rules, types), {})[row_id] = order
+        for (_, rules, types), orders in sorted(groups.items(), key=lambda group: group[0][0]):
+            self._move_group(orders, parse_rules(rules), types)
         return ReplayResult(self._num_replayed, dict(self._remaining.most_common()))
 
-    def _move_group(self, row_ids: Sequence[int], rules: RecordedRules, types: str) -> None:
-        """Move those of some rows that fit to the table."""
+    def _move_group(
+        self, orders: Mapping[int, "_BatchOrder"], rules: RecordedRules, types: str
+    ) -> None:
+        """Move those of some rows that fit to the table.
+
+        Args:
+            orders: The order of each row's batch, by row id.
+            rules: The rules of their sink.
+            types: Their types.
+        """
         refusal = rules.refusal(replace_existing=self.replace_existing)
         if refusal is not None:
-            self._remaining[refusal] += len(row_ids)
+            self._remaining[refusal] += len(orders)
             return
+        row_ids = sorted(orders, key=lambda row_id: orders[row_id])
         for start in range(0, len(row_ids), ROWS_PER_COMMIT):
             rows = self._fitting(row_ids[start : start + ROWS_PER_COMMIT], rules, types)
-            if rows.num_rows:
-                self._move(rows, rules)
+            for part in _in_batch_order(rows, orders, rules):
+                self._move(part, rules)
 
     def _move(self, rows: pa.Table, rules: RecordedRules) -> None:
         """Move rows that fit, with row ids, to the table."""
@@ -237,3 +254,39 @@ class _Replay:
         for reason, num_rows in counts:
             self._remaining[reason] += num_rows
         return pa.Table.from_batches([verdict.good])
+
+
+def _in_batch_order(
+    rows: pa.Table, orders: Mapping[int, _BatchOrder], rules: RecordedRules
+) -> Iterator[pa.Table]:
+    """Yield rows in parts to be committed one after the other.
+
+    Two rows of a key with equal sequences are an error within a batch, but of two batches the later
+    one counts. So a part has such rows of one batch only.
+
+    Args:
+        rows: The rows, with row ids.
+        orders: The order of each row's batch, by row id.
+        rules: The rules of their sink.
+    """
+    if not rows.num_rows:
+        return
+    if rules.sequence_by is None:
+        yield rows
+        return
+    batch = one_batch(rows)
+    lookup = KeyLookup([batch.column(name) for name in rules.on])
+    ranks = dense_ranks(batch.column(rules.sequence_by))
+    changes = list(zip(lookup.key_of_row.tolist(), ranks.tolist(), strict=True))
+    row_orders = [orders[row_id] for row_id in batch.column(ROW_ID).to_pylist()]
+    batches: dict[tuple[int, int], set[_BatchOrder]] = {}
+    for change, order in zip(changes, row_orders, strict=True):
+        batches.setdefault(change, set()).add(order)
+    parts = np.array(
+        [
+            sorted(batches[change]).index(order)
+            for change, order in zip(changes, row_orders, strict=True)
+        ]
+    )
+    for part in range(int(parts.max()) + 1):
+        yield rows.filter(pa.array(parts == part))

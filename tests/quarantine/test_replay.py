@@ -293,6 +293,24 @@ def test_forgotten_streams_quarantine_rows_again(uri: str) -> None:
     assert states_of(uri) == [(302, "stale")]
 
 
+def test_forgotten_streams_keep_earlier_rows(uri: str) -> None:
+    """The stream goes on after its last batch, so the bad rows of earlier ones never come again;
+    a second start at an earlier batch, before anything is committed, brings some again.
+    """
+    for number in range(4):
+        take_in(uri, number, bad(number + 1))
+    lance_stream.open_dataset(uri).update_config({"lance_stream.ledger.app": None})
+    take_in(uri, 4, bad(5), dies="staged")
+    assert [state for _, state in states_of(uri)] == ["ready"] * 4
+    for number in (2, 3, 4):
+        take_in(uri, number, bad(number + 1))
+    expected = [(301, "ready"), (302, "ready"), (303, "stale"), (304, "stale")]
+    expected += [(303, "ready"), (304, "ready"), (305, "ready")]
+    assert sorted(states_of(uri)) == sorted(expected)
+    assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 5
+    assert [row for row in rows_of(uri) if row[0] < 0] == [(-5 + n, 1) for n in range(5)]
+
+
 @pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
 def test_rows_of_replaced_tables_stay_stale(uri, batches):
     """The table is re-created under the same app id while its quarantine remains."""
@@ -711,3 +729,20 @@ def test_invalid_replay_arguments_are_refused(uri: str) -> None:
     ):
         with pytest.raises(lance_stream.LanceStreamError, match=problem):
             lance_stream.replay_quarantine(uri, **arguments)
+
+
+@pytest.mark.parametrize("rows_per_commit", [1, 10_000])
+def test_later_batches_win_at_ties(
+    uri: str, rows_per_commit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sink replaces a row by one of a later batch with the same sequence; in one batch, two
+    such rows are an error, which must not block a replay of both batches.
+    """
+    monkeypatch.setattr(replaying, "ROWS_PER_COMMIT", rows_per_commit)
+    schema = pa.schema([("id", pa.int64()), ("x", pa.int16()), ("seq", pa.int64())])
+    lance_stream.open_dataset(uri).add_columns(pa.schema([("seq", pa.int64())]))
+    for number, rows in enumerate([[(1, 303), (2, 301)], [(1, 301), (3, 301)], [(1, 302)]]):
+        batch = [{"id": key, "x": x, "seq": 5} for key, x in rows]
+        take_in(uri, number, batch, schema=schema, mode="upsert", on=["id"], sequence_by="seq")
+    assert lance_stream.replay_quarantine(uri, fix={"x": "x - 300"}).rows_replayed == 5
+    assert rows_of(uri) == [(1, 2), (2, 1), (3, 1)]
