@@ -29,8 +29,8 @@ class QuarantinedRows:
         message: The problem of the first row.
         row: The first row, as JSON.
         state: "ready" if a replay writes the rows that fit. "stale" if no replay does: the table
-            was re-created, or has forgotten the stream, which then started over at this batch or an
-            earlier one and quarantined its rows again. They stay until you delete them.
+            was re-created or restored, or has forgotten the stream, which then started over at this
+            batch or an earlier one and quarantined its rows again. They stay until you delete them.
     """
 
     app_id: str

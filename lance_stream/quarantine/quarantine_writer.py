@@ -92,13 +92,14 @@ class QuarantineBatch:
         published = _published(quarantine, app_id)
         if published == _staged(target, app_id):
             return
-        publish(self.uri, self.storage_options, target, app_id)
+        if publish(self.uri, self.storage_options, target, app_id) or quarantine is None:
+            return
         entry = ledger_entries.read_entry(newest_version_of(target).manifest.config, app_id)
-        if quarantine is None or (entry is not None and entry.quarantined):
+        if entry is not None and entry.batch_id >= self.batch.batch_id:  # another driver was faster
             return
         _mark_stale(quarantine, self.batch)
         if entry is not None:  # until then, the stream may still start over at an earlier batch
-            _remove_name(quarantine, app_id, published)
+            _replace_name(quarantine, app_id, published, entry.quarantined)
 
     def stage(
         self,
@@ -134,7 +135,7 @@ class QuarantineBatch:
 
 def publish(
     uri: str, storage_options: Mapping[str, Any], target: TableVersion, app_id: str
-) -> None:
+) -> bool:
     """Add the rows that a stream's ledger entry names to the quarantine, unless it has them.
 
     Args:
@@ -142,6 +143,10 @@ def publish(
         storage_options: Settings of its store.
         target: The table, at any version.
         app_id: The stream.
+
+    Returns:
+        Whether the quarantine has them. False if their file no longer exists, see `staged_rows`, or
+        if the table has no entry for the stream.
 
     Raises:
         InvalidInputError: There is another table at the quarantine's location.
@@ -154,7 +159,7 @@ def publish(
         if name != published:
             rows = staged_rows(target, name)
             if rows is None:
-                return
+                return False
             change = published_key(app_id), published, name
             try:
                 _append(quarantine or _new_quarantine(uri, storage_options, target), rows, change)
@@ -163,7 +168,7 @@ def publish(
         if name:
             with suppress(OSError, LanceStreamError):
                 target.store.delete(quarantined_rows_path(name))
-        return
+        return True
     raise CommitConflictError(
         f"other drivers keep writing to the quarantine {uri}. The bad rows of the stream "
         f"{app_id!r} are not lost: the next batch or replay adds them. Run the query in one driver "
@@ -248,7 +253,7 @@ def _check_unchanged(newest: Manifest, key: str, value: str) -> None:
 
 
 def _mark_stale(quarantine: TableVersion, batch: MicroBatch) -> None:
-    """Mark the rows that come again: the table was deleted, or has forgotten the stream.
+    """Mark the rows that come again: the table was deleted, restored, or has forgotten the stream.
 
     The stream starts over and quarantines the bad rows of this batch and later ones again. Those of
     earlier batches do not come again, and stay.
@@ -265,19 +270,20 @@ def _mark_stale(quarantine: TableVersion, batch: MicroBatch) -> None:
     )
 
 
-def _remove_name(quarantine: TableVersion, app_id: str, published: str) -> None:
-    """Remove the name of a stream's last published file, unless the stream has published another.
+def _replace_name(quarantine: TableVersion, app_id: str, published: str, name: str) -> None:
+    """Replace the name of a stream's last published file, unless the stream has published another.
 
     Args:
         quarantine: Any version.
         app_id: The stream.
         published: The name.
+        name: The name in the table's ledger, of a file that no longer exists; empty for none.
     """
     key = published_key(app_id)
     with suppress(RetryableConflictError):
         commit_planned(
             newest_version_of(quarantine),
-            UpdateConfig(config=MapUpdate(((key, None),))),
+            UpdateConfig(config=MapUpdate(((key, name or None),))),
             check=lambda newest: _check_unchanged(newest, key, published),
         )
 

@@ -16,6 +16,7 @@ import pytest
 import lance_stream
 from lance_stream.cli import main as program
 from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
+from lance_stream.ledger.foreign_restores import MAX_UNCHECKED_VERSIONS
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
@@ -309,6 +310,26 @@ def test_forgotten_streams_keep_earlier_rows(uri: str) -> None:
     assert sorted(states_of(uri)) == sorted(expected)
     assert lance_stream.replay_quarantine(uri, fix={"x": "1"}).rows_replayed == 5
     assert [row for row in rows_of(uri) if row[0] < 0] == [(-5 + n, 1) for n in range(5)]
+
+
+def test_batches_after_restores_are_quarantined_once(uri: str) -> None:
+    """A restore by another program and a cleanup leave no trace of the last batch, which is then
+    written again; its bad rows and its ledger entry are those of the second time.
+    """
+    for number in range(2):
+        take_in(uri, number, bad(number + 1))
+    version = lance_stream.open_dataset(uri).version
+    for number in (2, 3):
+        take_in(uri, number, bad(number + 1))
+    for number in range(MAX_UNCHECKED_VERSIONS):
+        lance_stream.open_dataset(uri).update_config({"number": str(number)})
+    rival = lance.dataset(uri)
+    rival.checkout_version(version).restore()
+    lance.dataset(uri).cleanup_old_versions(timedelta(0), delete_unverified=True)
+    for number in (3, 4):
+        take_in(uri, number, bad(number + 1))
+    expected = [(301, "ready"), (302, "ready"), (303, "ready"), (304, "ready"), (304, "stale")]
+    assert states_of(uri) == [*expected, (305, "ready")]
 
 
 @pytest.mark.parametrize("batches", [[], [0], [0, 1], [1]])
