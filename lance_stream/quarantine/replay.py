@@ -7,7 +7,7 @@ by the user (`corrections`), and checked like the rows of a batch.
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -21,7 +21,7 @@ from lance_stream.expressions.predicates import parse_predicate
 from lance_stream.keys.batch_keys import KeyLookup
 from lance_stream.keys.value_comparison import dense_ranks
 from lance_stream.ledger.replay_check import PendingBatch
-from lance_stream.ledger.row_digests import digest_of
+from lance_stream.ledger.row_digests import digest_of, row_hashes
 from lance_stream.quarantine.claims import (
     APP_ID,
     UNCLAIMED,
@@ -129,6 +129,10 @@ def replay_quarantine(
         ) from error
 
 
+_AMBIGUOUS: Final = (
+    "their batch has other rows of the same key and sequence; correct them, or delete all but one"
+)
+
 _BatchOrder: TypeAlias = tuple[int, str]
 """The batch id and the app id: the order of batches."""
 
@@ -189,7 +193,13 @@ class _Replay:
         row_ids = sorted(orders, key=lambda row_id: orders[row_id])
         for start in range(0, len(row_ids), ROWS_PER_COMMIT):
             rows = self._fitting(row_ids[start : start + ROWS_PER_COMMIT], rules, types)
-            for part in _in_batch_order(rows, orders, rules):
+            if not rows.num_rows:
+                continue
+            parts = _in_batch_order(rows, orders, rules) if rules.is_upsert else [rows]
+            num_ambiguous = rows.num_rows - sum(part.num_rows for part in parts)
+            if num_ambiguous:
+                self._remaining[_AMBIGUOUS] += num_ambiguous
+            for part in parts:
                 self._move(part, rules)
 
     def _move(self, rows: pa.Table, rules: RecordedRules) -> None:
@@ -258,35 +268,34 @@ class _Replay:
 
 def _in_batch_order(
     rows: pa.Table, orders: Mapping[int, _BatchOrder], rules: RecordedRules
-) -> Iterator[pa.Table]:
-    """Yield rows in parts to be committed one after the other.
+) -> list[pa.Table]:
+    """Return rows of upserts in parts to be committed one after the other, without ambiguous ones.
 
-    Two rows of a key with equal sequences are an error within a batch, but of two batches the later
-    one counts. So a part has such rows of one batch only.
+    Different rows of a key with equal sequences are ambiguous within a batch, but of two batches
+    the later one counts. So a part has rows of one batch for each key and sequence.
 
     Args:
-        rows: The rows, with row ids.
+        rows: The rows, with row ids; at least one.
         orders: The order of each row's batch, by row id.
         rules: The rules of their sink.
     """
-    if not rows.num_rows:
-        return
-    if rules.sequence_by is None:
-        yield rows
-        return
     batch = one_batch(rows)
-    lookup = KeyLookup([batch.column(name) for name in rules.on])
-    ranks = dense_ranks(batch.column(rules.sequence_by))
-    changes = list(zip(lookup.key_of_row.tolist(), ranks.tolist(), strict=True))
+    keys = KeyLookup([batch.column(name) for name in rules.on]).key_of_row.tolist()
+    values = np.arange(batch.num_rows, dtype=np.uint64)  # a key may occur once
+    ranks = [0] * batch.num_rows
+    if rules.sequence_by is not None:
+        ranks = dense_ranks(batch.column(rules.sequence_by)).tolist()
+        hidden = {*rules.except_columns, ROW_ID}
+        values = row_hashes(
+            batch.select([name for name in batch.schema.names if name not in hidden])
+        )
+        values[batch.column(DELETES).fill_null(False).to_numpy(zero_copy_only=False)] = 0
     row_orders = [orders[row_id] for row_id in batch.column(ROW_ID).to_pylist()]
-    batches: dict[tuple[int, int], set[_BatchOrder]] = {}
-    for change, order in zip(changes, row_orders, strict=True):
-        batches.setdefault(change, set()).add(order)
-    parts = np.array(
-        [
-            sorted(batches[change]).index(order)
-            for change, order in zip(changes, row_orders, strict=True)
-        ]
-    )
-    for part in range(int(parts.max()) + 1):
-        yield rows.filter(pa.array(parts == part))
+    batches: dict[tuple[int, int], dict[_BatchOrder, set[int]]] = {}
+    for key, rank, order, value in zip(keys, ranks, row_orders, values.tolist(), strict=True):
+        batches.setdefault((key, rank), {}).setdefault(order, set()).add(value)
+    parts: list[int] = []
+    for key, rank, order in zip(keys, ranks, row_orders, strict=True):
+        is_ambiguous = len(batches[key, rank][order]) > 1
+        parts.append(-1 if is_ambiguous else sorted(batches[key, rank]).index(order))
+    return [rows.filter(pa.array(np.equal(parts, part))) for part in range(max(parts) + 1)]

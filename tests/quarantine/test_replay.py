@@ -767,3 +767,26 @@ def test_later_batches_win_at_ties(
         take_in(uri, number, batch, schema=schema, mode="upsert", on=["id"], sequence_by="seq")
     assert lance_stream.replay_quarantine(uri, fix={"x": "x - 300"}).rows_replayed == 5
     assert rows_of(uri) == [(1, 2), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("sequence_by", ["seq", None])
+def test_ambiguous_rows_block_no_others(uri: str, sequence_by: str | None) -> None:
+    """The sink compares only good rows, so a batch may have quarantined two rows for one change;
+    which one counts, only the user knows.
+    """
+    schema = pa.schema([("id", pa.int64()), ("x", pa.int16()), ("seq", pa.int64())])
+    lance_stream.open_dataset(uri).add_columns(pa.schema([("seq", pa.int64())]))
+    rows = [{"id": key, "x": x, "seq": 5} for key, x in [(1, 301), (2, 302), (1, 303)]]
+    rules = {"mode": "upsert", "on": ["id"], "sequence_by": sequence_by}
+    take_in(uri, 0, rows, schema=schema, **rules)
+
+    def replay(fix: str) -> lance_stream.ReplayResult:
+        return lance_stream.replay_quarantine(uri, fix={"x": fix}, replace_existing=True)
+
+    result = replay("x - 300")
+    assert (result.rows_replayed, [*result.rows_remaining.values()]) == (1, [2])
+    assert rows_of(uri) == [(2, 2)]
+    assert states_of(uri) == [(301, "ready")]
+    if sequence_by is not None:
+        assert replay("7") == lance_stream.ReplayResult(2, {})
+        assert rows_of(uri) == [(1, 7), (2, 2)]
