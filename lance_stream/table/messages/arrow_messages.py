@@ -115,7 +115,7 @@ def _stream_of(data: bytes) -> pa.Buffer:
         start = next(
             position
             for position in range(8, _MAX_PADDED_MAGIC, 8)
-            if any(data[position : position + 8] or b"1")
+            if any(data[position : position + 8])
         )
     return pa.py_buffer(data).slice(start)
 
@@ -146,9 +146,9 @@ def parse_batch_header(metadata: bytes) -> BatchHeader:
         num_rows = 0 if position is None else _I64.unpack_from(metadata, position)[0]
         start = _pointer(metadata, batch, _BUFFERS)
         count = 0 if start is None else _U32.unpack_from(metadata, start)[0]
-        if start is None or count * _BUFFER_BYTES > len(metadata):
+        if start is None or start + _U32.size + count * _BUFFER_BYTES > len(metadata):
             raise CorruptDataError(f"a batch of an Arrow file claims {count} buffers")
-        pairs = struct.iter_unpack("<qq", metadata[start + 4 : start + 4 + count * _BUFFER_BYTES])
+        pairs = struct.iter_unpack("<qq", metadata[start + _U32.size :][: count * _BUFFER_BYTES])
         is_compressed = _value_position(metadata, batch, _COMPRESSION) is not None
         return BatchHeader(num_rows, list(pairs), is_compressed)
     except struct.error as error:

@@ -1,6 +1,7 @@
 """The sizes that a small Arrow file claims are not trusted."""
 
 import struct
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -107,3 +108,93 @@ def test_compression_is_read_beside_later_fields(
     messages.read_next_message()
     header = parse_batch_header(messages.read_next_message().metadata.to_pybytes())
     assert (header.num_rows, header.is_compressed) == (3, compression is not None)
+
+
+def plain_buffers(num_rows: int) -> bytes:
+    """Return a compressed file in whose buffer the values are not compressed."""
+    values = np.random.default_rng(5).integers(0, 1 << 32, num_rows, np.uint32)
+    data = bytearray(arrow_file(values, "zstd"))
+    position = data.index(b"\x28\xb5\x2f\xfd") - 8  # where a frame begins, after its size
+    data[position : position + 8 + 4 * num_rows] = struct.pack("<q", -1) + values.tobytes()
+    return bytes(data)
+
+
+def test_buffers_may_be_left_uncompressed() -> None:
+    """Other writers do so where compression does not help; their bytes count as they are."""
+    data = plain_buffers(1000)
+    batch = read_only_batch(data, SCHEMA, 1000, 5)
+    expected = np.random.default_rng(5).integers(0, 1 << 32, 1000, np.uint32)
+    assert batch.column(0).to_numpy().tolist() == expected.tolist()
+    with pytest.raises(CorruptDataError, match="decompress to more bytes"):
+        read_only_batch(data, SCHEMA, 1000, 1)
+
+
+@pytest.mark.parametrize(("num_rows", "is_read"), [(127, True), (128, True), (129, False)])
+def test_claims_are_compared_exactly(num_rows: int, is_read: bool) -> None:
+    """Two buffers with 64 bytes of padding each, and 3 bytes a row instead of 4."""
+    data = arrow_file(range(num_rows), "zstd")
+    if is_read:
+        assert read_only_batch(data, SCHEMA, num_rows, 3).num_rows == num_rows
+        return
+    with pytest.raises(CorruptDataError, match="decompress to more bytes"):
+        read_only_batch(data, SCHEMA, num_rows, 3)
+
+
+def test_any_schema_can_be_accepted() -> None:
+    """Some callers learn the columns from the file."""
+    assert read_only_batch(arrow_file([1, 2]), None, 5, 5).schema == SCHEMA
+
+
+@pytest.mark.parametrize("num_zeros", [0, 8, 56, 240])
+def test_the_magic_word_may_be_padded(num_zeros: int) -> None:
+    """The reference pads it to 64 bytes, where Arrow pads to 8."""
+    data = arrow_file([1, 2])
+    padded = data[:8] + bytes(num_zeros) + data[8:]
+    assert read_only_batch(padded, SCHEMA, 5, 5).column(0).to_pylist() == [1, 2]
+    with pytest.raises(CorruptDataError):
+        read_only_batch(data[:8] + bytes(256) + data[8:], SCHEMA, 5, 5)
+
+
+def flat_table(slots: list[int], body: bytes) -> bytes:
+    """Return a flatbuffer's vtable and the table, whose fields are at positions in its body."""
+    offsets = [0 if slot < 0 else 4 + slot for slot in slots]
+    vtable = struct.pack(f"<{2 + len(slots)}H", 4 + 2 * len(slots), 4 + len(body), *offsets)
+    return vtable + struct.pack("<i", len(vtable)) + body
+
+
+def batch_message(
+    *, header: bool = True, buffers: bool = True, num_buffers: int = 2, distance: int | None = None
+) -> bytes:
+    """Return the message of a batch of 7 rows with two buffers."""
+    pairs = struct.pack("<qqqq", 0, 8, 8, 16)
+    body = struct.pack("<qI", 7, 4) + struct.pack("<I", num_buffers) + pairs
+    batch = flat_table([0, -1, 8 if buffers else -1, -1], body)
+    root = flat_table([-1, -1, 0 if header else -1], struct.pack("<I", 4 + 12))
+    position = 4 + 10
+    data = struct.pack("<I", position) + root + batch
+    if distance is not None:
+        data = data[:position] + struct.pack("<i", distance) + data[position + 4 :]
+    return data
+
+
+def test_headers_are_parsed() -> None:
+    """The positions in a flatbuffer are relative to where they stand."""
+    header = parse_batch_header(batch_message())
+    assert header == (7, [(0, 8), (8, 16)], False)
+    assert parse_batch_header(batch_message(num_buffers=1)).buffers == [(0, 8)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"header": False}, "has no header"),
+        ({"buffers": False}, "claims 0 buffers"),
+        ({"num_buffers": 3}, "claims 3 buffers"),
+        ({"distance": 15}, "points before its beginning"),
+        ({"distance": -(1 << 20)}, "truncated"),
+    ],
+)
+def test_incomplete_headers_are_refused(arguments: dict[str, Any], message: str) -> None:
+    """Python reads from the end of bytes at negative positions, and less than asked for."""
+    with pytest.raises(CorruptDataError, match=message):
+        parse_batch_header(batch_message(**arguments))
