@@ -158,12 +158,8 @@ def _without(file: DataFile, field_ids: Collection[int]) -> DataFile:
 
 def _moved_fields(old: Fragment, new: Fragment) -> set[int]:
     """Return the ids of the fields that are in another file than before."""
-    before = {
-        field_id: file.path for file in old.files for field_id in file.field_ids if field_id >= 0
-    }
-    after = {
-        field_id: file.path for file in new.files for field_id in file.field_ids if field_id >= 0
-    }
+    before = {field_id: file.path for file in old.files for field_id in file.field_ids}
+    after = {field_id: file.path for file in new.files for field_id in file.field_ids}
     return {key for key, path in after.items() if before.get(key, path) != path}
 
 

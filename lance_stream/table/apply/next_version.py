@@ -169,7 +169,7 @@ def check_may_write(manifest: Manifest, schema: Schema | None = None) -> None:
 def _check_rows_in_log(before: Manifest | None, after: Manifest) -> None:
     if before is None or before.schema.fields == after.schema.fields:
         return
-    if not has_write_ahead_log(before) or not has_write_ahead_log(after):
+    if not has_write_ahead_log(after):
         return
     files = (file for fragment in after.fragments for file in fragment.files)
     check_rows_in_log(before, after.schema, {field for file in files for field in file.field_ids})

@@ -219,7 +219,7 @@ def _changed_offsets(
 def _with_indices_after_update(
     manifest: Manifest, operation: Update, source_ids: list[int]
 ) -> Manifest:
-    if operation.update_mode is UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
+    if operation.update_mode is UpdateMode.REWRITE_COLUMNS:
         rewritten = {
             fragment.id: operation.fields_modified for fragment in operation.updated_fragments
         }

@@ -648,7 +648,7 @@ def _sorted(row_ids: U64s) -> tuple[npt.NDArray[np.int64] | None, U64s]:
         CorruptDataError: An id occurs twice.
     """
     order = None
-    if len(row_ids) > 1 and not bool((row_ids[1:] > row_ids[:-1]).all()):
+    if not bool((row_ids[1:] > row_ids[:-1]).all()):
         order = np.argsort(row_ids, kind="stable")
         row_ids = row_ids[order]
         twins = np.flatnonzero(row_ids[1:] == row_ids[:-1])

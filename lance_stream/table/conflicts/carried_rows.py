@@ -88,7 +88,7 @@ def by_new_fragment(
             *(position + first for position, first in zip(positions, firsts, strict=True)),
         ]
     )
-    if order is not None and len(deleted):
+    if order is not None:
         is_deleted = np.zeros(len(order), np.bool_)
         is_deleted[deleted] = True
         deleted = np.flatnonzero(is_deleted[order])

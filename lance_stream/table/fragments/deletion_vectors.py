@@ -120,7 +120,10 @@ def _decode_arrow(data: bytes, physical_rows: int) -> RowOffsets:
         batch = read_only_batch(data, _SCHEMA, physical_rows, _BYTES_PER_ROW)
     except CorruptDataError as error:
         raise CorruptDataError(f"a deletion file is damaged: {error}") from error
-    _check_count(batch.num_rows, physical_rows)
+    if batch.num_rows > MAX_MATERIALIZED:
+        raise UnsupportedFeatureError(
+            f"a fragment has {batch.num_rows} deleted rows, more than are supported"
+        )
     column = batch.column(0)
     if column.null_count:
         raise CorruptDataError("a deletion file has nulls")
@@ -130,7 +133,10 @@ def _decode_arrow(data: bytes, physical_rows: int) -> RowOffsets:
 def _decode_roaring(data: bytes, physical_rows: int) -> RowOffsets:
     deleted = decode_bitmap_up_to(data, physical_rows)
     if deleted is None:
-        raise _too_many(bitmap_size(data), physical_rows)
+        raise CorruptDataError(
+            f"a deletion file has {bitmap_size(data)} offsets, but the fragment has "
+            f"{physical_rows} rows"
+        )
     return deleted
 
 
@@ -338,21 +344,6 @@ def _read_container(
         return lows, position + 2 * count
     bits = np.unpackbits(_take(data, position, _BITSET_BYTES, "u1"), bitorder="little")
     return np.flatnonzero(bits), position + _BITSET_BYTES
-
-
-def _check_count(count: int, physical_rows: int) -> None:
-    if count > physical_rows:
-        raise _too_many(count, physical_rows)
-    if count > MAX_MATERIALIZED:
-        raise UnsupportedFeatureError(
-            f"a fragment has {count} deleted rows, more than are supported"
-        )
-
-
-def _too_many(count: int, physical_rows: int) -> CorruptDataError:
-    return CorruptDataError(
-        f"a deletion file has {count} offsets, but the fragment has {physical_rows} rows"
-    )
 
 
 def _take(data: bytes, position: int, count: int, dtype: str) -> npt.NDArray[np.unsignedinteger]:

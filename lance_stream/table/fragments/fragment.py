@@ -480,9 +480,7 @@ def without_counts(data: bytes) -> bytes:
 
 def has_overlays(fragment: Fragment) -> bool:
     """Return whether a fragment has data overlay files, which are not supported."""
-    return bool(fragment.unknown) and any(
-        field.number == _OVERLAYS for field in wire.split_message(fragment.unknown)
-    )
+    return any(field.number == _OVERLAYS for field in wire.split_message(fragment.unknown))
 
 
 def _set_sequence(

@@ -157,7 +157,7 @@ def decode_row_versions(data: bytes | None, num_rows: int) -> RowVersionSequence
     if data is None:
         return RowVersionSequence.uniform(num_rows, FIRST_VERSION)
     sequence, total = _CACHE.get_or_decode(bytes(data), _decode)
-    if sequence is None or total != num_rows or num_rows > MAX_PHYSICAL_ROWS:
+    if sequence is None or total != num_rows:
         raise CorruptDataError(
             f"a fragment of {num_rows} rows has {total} row versions, but must have one per row"
         )
