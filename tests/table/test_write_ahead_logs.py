@@ -7,10 +7,12 @@ import pytest
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table.apply import Commit, apply
+from lance_stream.table.apply import Commit, apply, check_may_write
 from lance_stream.table.indices import IndexMetadata, encode_index_section
 from lance_stream.table.manifest import Manifest
+from lance_stream.table.operations.columns import Merge, Project
 from lance_stream.table.operations.rows import Overwrite
+from lance_stream.table.operations.versions import Restore
 from lance_stream.table.write_ahead_logs import (
     WRITE_AHEAD_LOG,
     check_rows_in_log,
@@ -74,3 +76,31 @@ def test_rows_in_the_log_must_fit(
         return
     with pytest.raises(InvalidInputError, match=f"{message}.*Merge its rows into the table"):
         check_rows_in_log(manifest(WRITE_AHEAD_LOG), schema, with_values)
+
+
+def test_commits_check_rows_in_the_log() -> None:
+    """A plan may be older than the log; a change that removes the log leaves no rows behind."""
+    dropped = Project((ID, X))
+    cast = Merge((), Schema((ID, replace(X, logical_type="float"), NESTED)))
+    logged, plain = manifest(WRITE_AHEAD_LOG), manifest("other")
+    for start, operation in (
+        (logged, dropped),
+        (plain, cast),
+        (logged, Overwrite((), cast.schema)),
+    ):
+        apply(start, operation, Commit(1000))
+    with pytest.raises(InvalidInputError, match="the type of the column 'x' cannot be changed"):
+        apply(logged, cast, Commit(1000))
+    restored = replace(logged, schema=cast.schema)
+    apply(replace(plain, version=2), Restore(1), Commit(1000), restored=restored)
+    with pytest.raises(InvalidInputError, match="the type of the column 'x' cannot be changed"):
+        apply(replace(logged, version=2), Restore(1), Commit(1000), restored=restored)
+
+
+def test_planned_columns_are_checked_first() -> None:
+    """Nothing is written for columns that the commit would refuse."""
+    schema = Schema((ID, X, NESTED, NEW))
+    check_may_write(manifest("other"), schema)
+    check_may_write(manifest(WRITE_AHEAD_LOG))
+    with pytest.raises(InvalidInputError, match="the column 'y' can only be added"):
+        check_may_write(manifest(WRITE_AHEAD_LOG), schema)

@@ -3,16 +3,39 @@ from typing import Any
 
 import pytest
 
-from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lance_stream.errors import (
+    CorruptDataError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.schema.fields import Field, Schema
-from lance_stream.table.apply import APPLY, Commit, Creation, apply
+from lance_stream.table.apply import APPLY, Commit, Creation, apply, check_may_write
 from lance_stream.table.config import tombstones
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
-from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS, TABLE_CONFIG
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
-from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.feature_flags import (
+    DELETION_FILES,
+    MIXED_FILE_VERSIONS,
+    STABLE_ROW_IDS,
+    TABLE_CONFIG,
+)
+from lance_stream.table.fragments.fragment import (
+    LINEAGE_FIELD_IDS,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    LineageColumn,
+)
+from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
 from lance_stream.table.lineage.row_versions import decode_row_versions
-from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest, WriterVersion
+from lance_stream.table.manifest import (
+    WRITER_LIBRARY,
+    BasePath,
+    DataFormat,
+    FragmentList,
+    Manifest,
+    WriterVersion,
+)
 from lance_stream.table.operations.config import MapUpdate, UpdateConfig
 from lance_stream.table.operations.operation import OPERATIONS, Operation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite
@@ -136,6 +159,103 @@ def test_only_the_named_version_is_restored() -> None:
             apply(start, Restore(1), NOW, restored=restored)
     with pytest.raises(InvalidInputError, match="has no stable row ids"):
         apply(start, Restore(1), NOW, restored=table(3, stable=False))
+
+
+def test_tables_without_row_ids_are_restored() -> None:
+    """Only stable row ids that the table has now could be lost."""
+    first = table(3, stable=False)
+    start = then(first, Append((new_fragment(1),)))
+    assert apply(start, Restore(1), NOW, restored=first).fragments == first.fragments
+
+
+def test_restores_use_no_id_twice() -> None:
+    """Ids of rows that a restore removes, or that no version has used, are new afterwards."""
+    empty = table()
+    start = then(empty, Append((new_fragment(3),)))
+    restored = apply(start, Restore(1), NOW, restored=empty)
+    assert (restored.max_fragment_id, restored.next_row_id) == (0, 3)
+    unused = apply(then(empty, Append(())), Restore(1), NOW, restored=empty)
+    assert (unused.max_fragment_id, unused.next_row_id) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "accepted"),
+    [
+        ("2.2", (2, 2), True),
+        ("2.2", (2, 1), False),
+        ("2.0", (2, 0), True),
+        ("2.0", (2, 1), False),
+        ("0.1", (0, 2), True),  # the format's number for files of 0.1
+        ("0.1", (0, 1), True),
+        ("0.1", (2, 0), False),
+    ],
+)
+def test_files_have_the_tables_version(
+    version: str, files: tuple[int, int], accepted: bool
+) -> None:
+    """Readers may take the version from the table, unless a flag says that its files are mixed."""
+    old = replace(table(3), data_format=DataFormat("lance", version))
+    fragment = new_fragment(1)
+    new = replace(fragment, files=(replace(fragment.files[0], file_version=files),))
+    flags = STABLE_ROW_IDS | MIXED_FILE_VERSIONS
+    mixed = replace(old, reader_feature_flags=flags, writer_feature_flags=flags)
+    assert then(mixed, Append((new,))).fragments[1].files == new.files
+    if accepted:
+        assert then(old, Append((new,))).fragments[1].files == new.files
+        return
+    major, minor = files
+    with pytest.raises(InvalidInputError, match=rf"version {major}\.{minor}, but .* {version}"):
+        then(old, Append((new,)))
+
+
+@pytest.mark.parametrize("operation", [Append(()), Restore(1)])
+def test_fields_in_two_files_are_repaired(operation: Operation) -> None:
+    """Lance 0.10 wrote them; the repair is also due when a restore brings them back."""
+    (fragment,) = table(3).fragments
+    newest = replace(fragment.files[0], path="new.lance", field_ids=(1,), column_indices=(0,))
+    twice = replace(fragment, files=(*fragment.files, newest))
+    old = replace(
+        table(3),
+        fragments=FragmentList.of([twice]),
+        writer_version=WriterVersion("lance", "0.10.5"),
+    )
+    start = replace(table(3), version=2) if isinstance(operation, Restore) else old
+    restored = old if isinstance(operation, Restore) else None
+    (repaired,) = apply(start, operation, NOW, restored=restored).fragments
+    assert [file.field_ids for file in repaired.files] == [(0, -2), (1,)]
+
+
+def test_row_ids_of_other_programs_are_checked() -> None:
+    """A version of this library follows a checked one, so checking it again costs for nothing."""
+    wrong = replace(table(3), next_row_id=2)
+    for writer, is_checked in (
+        (None, True),
+        (WriterVersion("lance", "14.0.2"), True),
+        (WriterVersion(WRITER_LIBRARY, "0.1.0"), False),
+    ):
+        old = replace(wrong, writer_version=writer)
+        if is_checked:
+            with pytest.raises(CorruptDataError, match="next row id 2, but a row has the id 2"):
+                check_may_write(old)
+        else:
+            check_may_write(old)
+    check_may_write(replace(table(3), next_row_id=3))
+    check_may_write(replace(table(3, stable=False), next_row_id=0))
+
+
+def test_scattered_row_ids_are_checked() -> None:
+    """Most fragments have one range of ids; those of the others are decoded."""
+    old = table(1, 3)
+    for row_ids, largest in (
+        (encode_row_ids([0, 2, 7]), 7),
+        (encode_row_ids([7, 1, 3]), 7),
+        (LineageColumn(LINEAGE_FIELD_IDS["row_ids"], None), 0),
+    ):
+        scattered = replace(old.fragments[1], row_ids=row_ids)
+        fragments = old.fragments.replaced({1: scattered})
+        check_may_write(replace(old, fragments=fragments, next_row_id=largest + 1))
+        with pytest.raises(CorruptDataError, match=f"a row has the id {largest}"):
+            check_may_write(replace(old, fragments=fragments, next_row_id=largest))
 
 
 def test_unstated_highest_ids_are_found() -> None:
@@ -345,6 +465,9 @@ def test_a_primary_key_is_set_once() -> None:
         then(manifest, key("false"))
     other = UpdateConfig(field_metadata={0: MapUpdate((("k", "v"),))})
     assert then(manifest, other).schema.fields[0].primary_key_position == 0
+    replaced = UpdateConfig(field_metadata={0: MapUpdate((("k", "v"),), replace=True)})
+    with pytest.raises(InvalidInputError, match="cannot be changed"):
+        then(manifest, replaced)
     numbered = then(table(3), key("2", "lance-schema:unenforced-primary-key:position"))
     assert numbered.schema.fields[0].primary_key_position == 2
     with pytest.raises(InvalidInputError, match="'maybe'"):
@@ -356,6 +479,12 @@ def test_unwritable_tables_are_left_alone() -> None:
     old = replace(table(3), writer_feature_flags=1 << 40)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         then(old, Append(()))
+
+
+def test_detached_versions_have_no_successor() -> None:
+    """They are not part of the table's history, and their row ids belong to other rows in it."""
+    with pytest.raises(InvalidInputError, match=f"version {1 << 63} is detached"):
+        then(replace(table(3), version=1 << 63), Append(()))
 
 
 def test_unsupported_operations_are_refused_by_name() -> None:

@@ -38,7 +38,7 @@ from lance_stream.table.operations.moved_rows import (
     RewrittenIndex,
 )
 from lance_stream.table.operations.operation import Operation
-from lance_stream.table.operations.rows import Delete, Update, UpdateMode
+from lance_stream.table.operations.rows import Append, Delete, Update, UpdateMode
 from lance_stream.table.operations.versions import CreateIndex
 from tests.commit.tables import CREATION, SCHEMA, new_fragment
 from tests.table.apply.test_next_version import ids, killing, stamps, table, then
@@ -146,6 +146,33 @@ def test_in_place_updates_stamp_named_rows() -> None:
         then(changed_fragment(old, last_updated_at_versions=HIDDEN), listed)
     with pytest.raises(InvalidInputError, match="cannot be read"):
         then(old, replace(named, updated_fragment_offset_bitmaps={0: b"no bitmap"}))
+    unstable = then(table(4, stable=False), named)
+    assert unstable.fragments[0].last_updated_at_versions is None
+
+
+def test_in_place_updates_can_remove_fragments() -> None:
+    """An upsert deletes the last rows of one fragment and changes others in place."""
+    old = table(3, 2, 2)
+    manifest = then(
+        old,
+        Update(
+            updated_fragments=(old.fragments[0], killing(old.fragments[1], 2)),
+            removed_fragment_ids=(2,),
+            update_mode=UpdateMode.REWRITE_COLUMNS,
+            updated_fragment_offsets={0: (1,), 1: (0,), 2: (0,)},
+        ),
+    )
+    assert [(entry.id, stamps(entry)[1]) for entry in manifest.fragments] == [(0, [1, 2, 1])]
+
+
+def test_in_place_updates_drop_unused_files() -> None:
+    """A file whose columns are all in newer files would be kept and copied forever."""
+    old = table(3)
+    (file,) = old.fragments[0].files
+    unused = replace(file, path="unused.lance", field_ids=(-2, 9), column_indices=(0, 1))
+    planned = replace(old.fragments[0], files=(unused, file))
+    operation = Update(updated_fragments=(planned,), update_mode=UpdateMode.REWRITE_COLUMNS)
+    assert then(old, operation).fragments[0].files == (file,)
 
 
 @pytest.mark.floors
@@ -163,6 +190,36 @@ def test_indices_follow_rows_they_fully_cover() -> None:
         ),
     )
     assert covered(manifest) == {"all": {0, 1, 2}, "some": {0}, "key": {0, 1}}
+
+
+def test_indices_by_address_follow_no_rows() -> None:
+    """They would claim a fragment and find none of its rows: with zones, or in unstable tables."""
+    zones = index("zones", X, 0, details=("/lance.table.ZoneMapIndexDetails", b""))
+    for stable, entry, fragment_ids in (
+        (True, index("ids", X, 0), {0, 1}),
+        (True, zones, {0}),
+        (False, index("addresses", X, 0), {0}),
+    ):
+        old = with_index(table(3, stable=stable), entry)
+        update = Update(
+            updated_fragments=(killing(old.fragments[0], 1),), new_fragments=(moved(1, 0),)
+        )
+        assert covered(then(old, update)) == {entry.name: fragment_ids}
+
+
+def test_moved_rows_leave_other_columns_coverage() -> None:
+    """The operation names the columns, too, but the fragment's other rows did not change."""
+    old = with_index(table(3), index("xs", X, 0))
+    update = Update(
+        updated_fragments=(killing(old.fragments[0], 1),),
+        new_fragments=(moved(1, 0),),
+        fields_modified=(X,),
+        fields_for_preserving_frag_bitmap=(X,),
+    )
+    assert covered(then(old, update)) == {"xs": {0}}
+    in_place = replace(update, new_fragments=(), update_mode=UpdateMode.REWRITE_COLUMNS)
+    assert covered(then(old, in_place)) == {"xs": set()}
+    assert covered(then(old, replace(in_place, fields_modified=()))) == {"xs": {0}}
 
 
 def rewritten(old: Manifest, *fragment_ids: int, **arguments: Any) -> Rewrite:
@@ -263,6 +320,19 @@ def test_new_rows_ignore_stated_creation() -> None:
         assert (ids(fragment), stamps(fragment)) == ([3, 4], ([2, 2], [2, 2]))
 
 
+def test_each_fragment_may_state_its_creation() -> None:
+    """The creation of the others is looked up, and each gets its own."""
+    old = then(then(table(2), Append((new_fragment(1),))), Append((new_fragment(2),)))
+    assert [stamps(fragment)[0] for fragment in old.fragments] == [[1, 1], [2], [3, 3]]
+    stated = replace(moved(1, 0), created_at_versions=uniform_stamps(new_fragment(1), 3))
+    update = Update(new_fragments=(moved(1, 2), stated, moved(2, 1, 4)))
+    manifest = then(old, update)
+    assert [stamps(fragment)[0] for fragment in manifest.fragments[3:]] == [[2], [3], [1, 3]]
+    future = replace(stated, created_at_versions=uniform_stamps(new_fragment(1), 4))
+    with pytest.raises(CorruptDataError, match="created-at version 4, but the newest one is 3"):
+        then(old, replace(update, new_fragments=(future,)))
+
+
 def test_creation_is_searched_in_row_ids() -> None:
     """Fragments without row ids have no moved row; those in data files cannot be searched."""
     update = Update(updated_fragments=(killing(table(3).fragments[0], 1),))
@@ -298,13 +368,20 @@ def test_address_indices_do_not_follow_rewrites() -> None:
         index("ids", X, 0, 1, 2),
         index("zones", X, 0, 1, 2, details=zones),
         index("split", X, 0, 2),
+        index("versioned", X, 0, 1, index_version=1),
         index("new", X, 0, 1, uuid=b"o" * 16),
     )
     operation = replace(
         rewritten(old, 0, 1), rewritten_indices=(RewrittenIndex(b"o" * 16, b"n" * 16),)
     )
     manifest = then(old, operation)
-    assert covered(manifest) == {"ids": {2, 3}, "zones": {2}, "split": {2}, "new": {3}}
+    assert covered(manifest) == {
+        "ids": {2, 3},
+        "zones": {2},
+        "split": {2},
+        "versioned": {3},
+        "new": {3},
+    }
     twice = replace(operation, rewritten_indices=operation.rewritten_indices * 2)
     with pytest.raises(InvalidInputError, match="rewritten twice"):
         then(old, twice)
@@ -353,6 +430,10 @@ def test_merges_stamp_only_changed_fragments() -> None:
     manifest = then(old, Merge((old.fragments[0], grown, new_fragment(1)), SCHEMA))
     assert [stamps(fragment)[1] for fragment in manifest.fragments] == [[1, 1, 1], [2, 2], [2]]
     assert [ids(fragment) for fragment in manifest.fragments] == [[0, 1, 2], [3, 4], [5]]
+    unstable = table(2, stable=False)
+    merged = then(unstable, Merge((replace(grown, id=0),), SCHEMA))
+    assert merged.fragments[0].files == grown.files
+    assert merged.fragments[0].last_updated_at_versions is None
 
 
 def test_dropped_columns_drop_files_and_indices() -> None:
@@ -373,6 +454,15 @@ def test_dropped_columns_drop_files_and_indices() -> None:
     only_dropped = with_index(old, index("xs", X, 0, 1))
     assert then(only_dropped, Project(SCHEMA.fields[:1])).index_section is None
     assert [stamps(fragment)[1] for fragment in manifest.fragments] == [[1, 1, 1], [1, 1]]
+
+
+def test_renamed_columns_decode_no_fragments() -> None:
+    """No file can lose its last column, so the cost must not grow with the table."""
+    old = table(*[1] * 20)
+    fresh = replace(old, fragments=FragmentList(old.fragments.raws))
+    renamed = (SCHEMA.fields[0], replace(SCHEMA.fields[1], name="y"))
+    assert then(fresh, Project(renamed)).fragments == fresh.fragments
+    assert fresh.fragments.num_decoded == 0
 
 
 @pytest.mark.floors
@@ -453,6 +543,10 @@ def test_stable_row_ids_change_nothing_else() -> None:
     ):
         with pytest.raises(InvalidInputError, match="must change nothing else"):
             apply(old, Merge(tuple(fragments), schema), Commit(1000), creation)
+    uncounted = [replace(fragment, physical_rows=0) for fragment in old.fragments]
+    from_old_writer = replace(old, fragments=FragmentList.of(uncounted))
+    counted = apply(from_old_writer, Merge(tuple(numbered), SCHEMA), Commit(1000), creation)
+    assert counted.fragments == manifest.fragments
     without = replace(CREATION, stable_row_ids=False)
     plain = apply(old, Merge(tuple(old.fragments), SCHEMA), Commit(1000), without)
     assert plain.fragments[0].row_ids is None

@@ -116,6 +116,20 @@ def test_restored_rows_are_not_appended_rows() -> None:
         assert appended == []
         assert changes is not None
         assert changes.startswith("brings back the rows of fragment 1")
+    with_highest = version(6, fragment(0), fragment(4), highest=4)
+    assert outcome(older, with_highest, None)[1] == "brings back the rows of fragment 4"
+    assert outcome(version(5), version(6, fragment(0)), None) == ([0], None)
+
+
+def test_legacy_files_have_no_column_numbers() -> None:
+    """Files of version 0.1 store the columns in the order of their fields."""
+    (file,) = fragment(0).files
+    legacy = replace(file, column_indices=(), file_version=(0, 1))
+    older = version(1, replace(fragment(0), files=(legacy,)))
+    sized = version(2, replace(fragment(0), files=(replace(legacy, size_bytes=99),)))
+    assert outcome(older, sized, UpdateConfig()) == ([], None)
+    other = version(2, replace(fragment(0), files=(replace(legacy, path="other.lance"),)))
+    assert outcome(older, other, None)[1] == "gives rows of fragment 0 other values"
 
 
 def test_fragments_without_live_rows_may_go() -> None:

@@ -338,6 +338,24 @@ def test_an_unstamped_backfill_updates_every_row() -> None:
     assert ids(older, newer) == expect(update=[0, 1, 2])
 
 
+def test_legacy_files_have_no_column_numbers() -> None:
+    """Files of version 0.1 store the columns in the order of their fields."""
+    legacy = replace(FILE, column_indices=(), file_version=(0, 1))
+    older = version(1, Rows(0, range(3), files=(legacy,)))
+    sized = version(2, Rows(0, range(3), files=(replace(legacy, size_bytes=77),)))
+    assert ids(older, sized) == expect()
+    other = version(2, Rows(0, range(3), files=(replace(legacy, path="b.lance"),)))
+    assert ids(older, other) == expect(update=[0, 1, 2])
+
+
+def test_fragments_with_equal_starts_are_compared() -> None:
+    """After another fragment is gone, they are matched by their first bytes, with long names."""
+    long = (replace(FILE, path="x" * 200),)
+    older = version(1, Rows(0, [0]), Rows(1, range(1, 5), files=long), Rows(2, [9], files=long))
+    newer = version(2, Rows(1, range(1, 5), deleted=[2], files=long), Rows(2, [9], files=long))
+    assert ids(older, newer) == expect(delete=[0, 3])
+
+
 def test_dropped_columns_update_nothing() -> None:
     """The remaining columns keep their values, and the schema tells about the other."""
     newer = Version(
@@ -371,6 +389,70 @@ def test_sequences_in_other_files_are_requested() -> None:
         plan, {}, {ids_at: before.row_ids, stamps_at: after.last_updated_at_versions}
     )
     assert [update.offsets.tolist() for update in differences.updates] == [[1]]
+    assert changed_row_ids(differences, {ids_at: before.row_ids}).tolist() == [1]
+
+
+@dataclass
+class Values:
+    """A hidden column."""
+
+    values: "np.ndarray[tuple[int], np.dtype[np.uint64]]"
+
+    @property
+    def num_ids(self) -> int:
+        return len(self.values)
+
+    def to_array(self) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+        return self.values
+
+    def take(
+        self, offsets: "np.ndarray[tuple[int], np.dtype[np.uint32]]"
+    ) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+        return self.values[offsets]
+
+
+def test_hidden_columns_have_a_value_per_row() -> None:
+    """Without a count from the manifest, as in old versions, the column's counts."""
+    (stored,) = version(2, Rows(0, range(4))).manifest.fragments
+    file = DataFile("hidden.lance", (-3, -5), (0, 1), (2, 2))
+    row_ids, row_versions = LineageColumn(-3, file), LineageColumn(-5, file)
+    hidden = replace(stored, row_ids=row_ids, last_updated_at_versions=row_versions)
+    older = version(1, Rows(0, [3, 2, 1, 0]))
+    for counted, num_values, error in (
+        (hidden, 4, ""),
+        (replace(hidden, physical_rows=0), 4, ""),
+        (hidden, 3, "fragment 0 has 4 rows, but a hidden column of its lineage has 3 values"),
+    ):
+        fragments = FragmentList.of([counted])
+        newer = replace(older.manifest, version=2, fragments=fragments)
+        plan = plan_diff(older.manifest, newer)
+        columns = {
+            row_ids: Values(np.arange(num_values, dtype=np.uint64)),
+            row_versions: Values(np.array([1, 2, 1, 2][:num_values], np.uint64)),
+        }
+        if error:
+            with pytest.raises(CorruptDataError, match=error):
+                diff(plan, {}, columns)
+            continue
+        (updated,) = diff(plan, {}, columns).updates
+        assert updated.offsets.tolist() == [1, 3]
+        assert updated.addresses_before.tolist() == [2, 0]
+
+
+def test_uncounted_rows_have_as_many_ids() -> None:
+    """Old writers stated no row count, and the row ids tell it."""
+    uncounted = [replace(entry, physical_rows=0) for entry in FIRST.manifest.fragments]
+    manifest = replace(FIRST.manifest, fragments=FragmentList.of(uncounted))
+    assert diff(plan_diff(None, manifest)).num_changes == 15
+
+
+def test_deletion_files_may_be_empty() -> None:
+    """The format allows one without rows."""
+    file = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 7, 0)
+    emptied = replace(FIRST.manifest.fragments[0], deletion_file=file)
+    manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([emptied]))
+    rows = {(0, file): np.empty(0, np.uint32)}
+    assert diff(plan_diff(None, manifest), rows).num_changes == 10
 
 
 def test_sequences_in_hidden_columns_are_requested() -> None:
@@ -403,7 +485,67 @@ def test_a_returned_column_updates_moved_rows() -> None:
         [Rows(7, range(15), files=(replace(FILE, field_ids=(0, -2)),))],
         Schema(SCHEMA.fields[:1]),
     )
-    assert ids(older, version(3, *FIRST.rows)) == expect(update=range(15))
+    newer = version(3, *FIRST.rows)
+    assert ids(older, newer) == expect(update=range(15))
+    assert diff(plan_diff(older.manifest, newer.manifest), column_backfills=False).num_changes == 0
+
+
+def test_distant_restores_bring_back_columns() -> None:
+    """Between distant versions, only the history knows that a restore brought values back."""
+    bare = (replace(FILE, field_ids=(0, -2)),)
+    moved = Version(2, [Rows(7, range(15), files=bare)], Schema(SCHEMA.fields[:1]))
+    same = Version(2, FIRST.rows, Schema(SCHEMA.fields[:1]))
+    newer = version(9, *FIRST.rows)
+    nothing = np.empty(0, np.uint64)
+    for older in moved, same:
+        plan = plan_diff(older.manifest, newer.manifest)
+        for history, backfills, num_changes in (
+            (History(nothing, has_old_columns=True), True, 15),
+            (History(nothing, has_old_columns=True), False, 0),
+            (History(nothing), True, 0),
+        ):
+            changed = diff(plan, history=history, column_backfills=backfills)
+            assert changed.num_changes == num_changes
+
+
+def test_named_fields_are_the_new_ones() -> None:
+    """A caller knows that a column has an id again that another column had before."""
+    newer = version(2, *FIRST.rows)
+    assert diff(plan_diff(FIRST.manifest, newer.manifest, {1})).num_changes == 15
+    assert diff(plan_diff(FIRST.manifest, newer.manifest, set())).num_changes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "replaced", "updated"),
+    [("y", False, []), ("y", True, [0, 1, 2]), ("x", False, [0, 1, 2])],
+)
+def test_only_added_values_are_backfills(name: str, replaced: bool, updated: list[int]) -> None:
+    """A consumer that ignores new columns still needs replaced values, and those of a cast."""
+    older = version(1, Rows(0, range(3)))
+    column = replace(SCHEMA.fields[1], id=2, name=name)
+    fields = (*SCHEMA.fields[: 1 if name == "x" else 2], column)
+    added = DataFile("c.lance", (2,), (0,), (2, 2))
+    files = (WITHOUT_X, NEW_COLUMN, added) if replaced else (FILE, added)
+    newer = Version(2, [Rows(0, range(3), files=files)], Schema(fields))
+    changed = diff(plan_diff(older.manifest, newer.manifest), column_backfills=False)
+    assert [row for update in changed.updates for row in update.offsets.tolist()] == updated
+
+
+def test_added_row_ids_change_nothing() -> None:
+    """The rows are those of the version before if nothing else differs, as in a migration."""
+    bare = [
+        replace(fragment, row_ids=None, last_updated_at_versions=None)
+        for fragment in FIRST.manifest.fragments
+    ]
+    older = replace(FIRST.manifest, fragments=FragmentList.of(bare), reader_feature_flags=0)
+    newer = replace(FIRST.manifest, version=2)
+    assert diff(plan_diff(older, newer)).num_changes == 0
+    for other in (
+        replace(newer, schema=Schema(SCHEMA.fields[:1])),
+        replace(newer, fragments=FragmentList.of(FIRST.manifest.fragments[:1])),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="version 1 has no stable row ids"):
+            plan_diff(older, other)
 
 
 def test_history_decides_about_moved_rows() -> None:

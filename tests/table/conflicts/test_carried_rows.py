@@ -62,3 +62,24 @@ def test_a_revived_row_was_not_written(deleted_now: list[int]) -> None:
     again.
     """
     assert deleted_since(RewrittenRows(6, offsets([1, 2])), offsets(deleted_now)) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "deleted", "expected"),
+    [
+        (None, [[1], [0, 2]], [[1], [0], [0]]),
+        ([4, 3, 2, 1, 0], [[1], [0, 2]], [[0], [0, 1], []]),
+        ([4, 3, 2, 1, 0], [[], []], [[], [], []]),
+    ],
+)
+def test_deletions_follow_rows_in_another_order(
+    order: list[int] | None, deleted: list[list[int]], expected: list[list[int]]
+) -> None:
+    """A compaction may sort its rows, and must not delete those at the old positions."""
+    result = by_new_fragment(
+        [np.array(positions, np.int64) for positions in deleted],
+        [2, 3],
+        [2, 2, 1],
+        None if order is None else np.array(order),
+    )
+    assert [value.tolist() for value in result] == expected

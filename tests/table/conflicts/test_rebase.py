@@ -6,6 +6,7 @@ import pytest
 from pyroaring import BitMap
 
 from lance_stream.errors import RetryableConflictError
+from lance_stream.schema.fields import Schema
 from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.conflicts.rebase import (
     DeletionFilesToUnite,
@@ -56,6 +57,13 @@ def test_a_missing_fragment_requires_replanning() -> None:
     read, newest = version(1, None, None), version(4, None)
     with pytest.raises(RetryableConflictError, match="fragment 1"):
         plan_rebase(Delete(tuple(read.fragments), ()), read, newest)
+
+
+def test_an_unread_fragment_requires_replanning() -> None:
+    """The version on which the operation says it was planned did not have the fragment."""
+    read, newest = version(1, None), version(4, None, None)
+    with pytest.raises(RetryableConflictError, match="fragment 1"):
+        plan_rebase(Delete(tuple(newest.fragments), ()), read, newest)
 
 
 def test_deletions_of_both_sides_are_merged() -> None:
@@ -137,6 +145,14 @@ def test_new_indices_lose_changed_fragments() -> None:
         BitMap([1, 3, 4, 9]),
         BitMap([3, 4, 9]),
     ]
+
+
+def test_indices_survive_what_is_gone() -> None:
+    """Neither a dropped column nor a fragment that only one version has can have new values."""
+    read = version(1, *[None] * 4)
+    newest = replace(version(2, *[None] * 10), schema=Schema(read.schema.fields[1:]))
+    operation = rebased_indices(CreateIndex((INDEX,)), read, newest)
+    assert [coverage(index) for index in operation.new_indices] == [BitMap([4, 9])]
 
 
 def test_new_zone_maps_are_planned_again() -> None:

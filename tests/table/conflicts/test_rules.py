@@ -134,6 +134,7 @@ MOVED = Update(
     new_fragments=(replace(fragment(0), row_ids=encode_row_ids(RowIdSequence.from_range(10, 20))),),
 )
 OVERLAY = DataOverlay(((0, ()),))
+COMPACTS_LOG = replace(upsert(0), compacted_sstables=(b"x",))
 FIELD_METADATA = UpdateConfig(field_metadata={1: MapUpdate((("a", "b"),))})
 SCHEMA_METADATA = UpdateConfig(schema_metadata=MapUpdate((("a", "b"),)))
 
@@ -309,6 +310,7 @@ FINER = [
     (index(field_id=1, covers=(1,)), update_columns(0, fields=(1,)), YES),
     (index(field_id=1, covers=(0,)), changed(MOVED, 1), YES),
     (index(field_id=1), project(0), RETRY),
+    (index(field_id=0), project(0), YES),
     (index("__lance_mem_wal"), MERGE, RETRY),
     (MERGE, index("__lance_mem_wal"), RETRY),
     # indices: created, dropped, re-created, beside each other and beside rows that move
@@ -337,6 +339,11 @@ FINER = [
     (OVERLAY, update_columns(0), YES),
     (OVERLAY, WITH_NEW_ROWS, YES),
     (OVERLAY, WITHOUT_NEW_ROWS, YES),
+    # write-ahead logs
+    (UpdateMemWalState((b"x",)), upsert(0), YES),
+    (upsert(0), UpdateMemWalState((b"x",)), YES),
+    (UpdateMemWalState(), COMPACTS_LOG, RETRY),
+    (COMPACTS_LOG, UpdateMemWalState(), NO),
     # nullability, both ways round
     (project(0, keeps_nullability=False), APPEND, RETRY),
     (APPEND, project(0, keeps_nullability=False), RETRY),
