@@ -1,6 +1,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 
 from lance_stream._proto import table_pb2
@@ -62,6 +63,8 @@ def full_manifest() -> Manifest:
         replace(full_manifest(), inline_transaction=None),
         replace(full_manifest(), inline_transaction=b"", index_section=None),
         replace(full_manifest(), timestamp_nanos=0),
+        replace(full_manifest(), writer_version=WriterVersion("lance", "14.0.2", "", "build")),
+        replace(full_manifest(), writer_version=WriterVersion("lance", "14.0.2")),
         replace(full_manifest(), timestamp_nanos=-1),
     ],
 )
@@ -181,6 +184,91 @@ def test_wrong_data_formats_are_corrected(
         major, minor = file_version
         message.fragments.add().files.add(file_major_version=major, file_minor_version=minor)
     assert decode_manifest(file_of(message)).data_format == DataFormat("lance", expected)
+
+
+def test_formats_without_files_are_believed() -> None:
+    """Only files can show that Lance 0.16 stated a wrong version."""
+    for num_fragments in 0, 1:
+        message = table_pb2.Manifest(version=1, writer_feature_flags=4)
+        message.data_format.version = "0.1"
+        for _ in range(num_fragments):
+            message.fragments.add()
+        assert decode_manifest(file_of(message)).data_format.version == "0.1"
+
+
+@pytest.mark.parametrize("has_writer", [False, True])
+@pytest.mark.parametrize("has_format", [False, True])
+def test_only_the_oldest_counts_are_distrusted(has_writer: bool, has_format: bool) -> None:
+    """Before Lance stated its version, its counts of rows were wrong; no other writer's are."""
+    message = table_pb2.Manifest(version=1)
+    message.fragments.add(physical_rows=5).files.add(file_minor_version=2)
+    if has_writer:
+        message.writer_version.library = "lance"
+    if has_format:
+        message.data_format.version = "0.1"
+    manifest = decode_manifest(file_of(message))
+    is_trusted = has_writer or has_format
+    assert manifest.fragments[0].physical_rows == (5 if is_trusted else 0)
+    if is_trusted:
+        assert manifest.distrusted_fragments is None
+    else:
+        assert manifest.distrusted_fragments is not None
+        assert manifest.distrusted_fragments[0].physical_rows == 5
+
+
+def test_uncounted_fragments_need_no_second_list() -> None:
+    """There is nothing to distrust in manifests that state no counts."""
+    message = table_pb2.Manifest(version=1)
+    message.fragments.add(id=3)
+    assert decode_manifest(file_of(message)).distrusted_fragments is None
+
+
+def test_dictionaries_are_in_the_file() -> None:
+    """Columns of version 0.1 store indices of values that are only in the manifest."""
+    dictionary = Field("d", "dict:string:int16:false", 0)
+    schema = Schema((dictionary, replace(dictionary, name="e", id=1), Field("n", "int64", 2)))
+    values = {0: pa.array(["x", "v", "yz"]), 1: pa.array(["w"])}
+    manifest = replace(
+        full_manifest(),
+        schema=schema,
+        data_format=DataFormat("lance", "0.1"),
+        fragments=FragmentList(),
+        dictionaries=values,
+    )
+    data = encode_manifest(manifest)
+    assert decode_manifest(data).dictionaries == values
+    assert decode_manifest(data).index_section == manifest.index_section
+    one = replace(manifest, dictionaries={1: values[1]})
+    assert decode_manifest(encode_manifest(one)).dictionaries == {1: values[1]}
+    message = table_pb2.Manifest.FromString(body_of(data))
+    message.fields[0].logical_type = "int64"  # another program's, which says nothing
+    message.ClearField("transaction_section")
+    message.ClearField("index_section")
+    position = int.from_bytes(data[-16:-8], "little")
+    others = decode_manifest(file_of(message, data[:position])).dictionaries
+    assert others == {1: values[1]}
+
+
+def test_fragments_of_another_type_are_damage() -> None:
+    """A number in the place of a fragment would be read as a message."""
+    body = b"\x10\x05" + table_pb2.Manifest(version=1).SerializeToString()
+    footer = manifests.FOOTER.pack(0, 0, 2, b"LANC")
+    with pytest.raises(CorruptDataError):
+        decode_manifest(len(body).to_bytes(4, "little") + body + footer)
+
+
+class Huge(bytes):
+    """Bytes that say to be more than they are."""
+
+    def __len__(self) -> int:
+        return 1 << 32
+
+
+def test_sections_have_32_bit_lengths() -> None:
+    """A longer one would be read as a shorter one."""
+    for section in "index_section", "inline_transaction":
+        with pytest.raises(InvalidInputError, match="has 4294967296 bytes, more than 4 GiB"):
+            encode_manifest(replace(full_manifest(), **{section: Huge()}))
 
 
 def test_a_successor_omits_version_specific_fields() -> None:

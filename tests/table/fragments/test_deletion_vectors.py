@@ -11,6 +11,7 @@ from lance_stream.errors import (
     InvalidInputError,
     UnsupportedFeatureError,
 )
+from lance_stream.table.fragments import deletion_vectors
 from lance_stream.table.fragments.deletion_vectors import (
     bitmap_size,
     decode_bitmap,
@@ -92,7 +93,7 @@ def test_unordered_and_compressed_offsets_are_read(compression: str | None) -> N
     assert decode_deletion_vector(data, ARROW, 3000).tolist() == [5, *range(2000, 3000)]
 
 
-@pytest.mark.parametrize("offsets", [[], [-1], [1 << 32]])
+@pytest.mark.parametrize("offsets", [[], [-1], [-1, 5], [1 << 32]])
 def test_invalid_offset_sets_are_not_written(offsets: list[int]) -> None:
     """Repeated, negative or large offsets would make a file that no reader accepts."""
     with pytest.raises(InvalidInputError):
@@ -128,6 +129,7 @@ def test_counts_unlike_manifests_are_corrupt() -> None:
         (arrow_file(pa.array([1], pa.uint32()), batches=2), "has 2 batches"),
         (arrow_file(pa.array([1], pa.uint32()), batches=0), "has 0 batches"),
         (arrow_file(pa.array([1, 2, 3, 4], pa.uint32())), "has 4 rows"),
+        (arrow_file(pa.array([1, None], pa.uint32())), "has nulls"),
         (b"", "not an Arrow file"),
         (b"ARROW1\0\0", "truncated"),
     ],
@@ -148,6 +150,46 @@ def test_run_containers_state_start_and_length() -> None:
     data = runs((3, 1), (9, 0), count=3)
     assert decode_deletion_vector(data, BITMAP, 10).tolist() == [3, 4, 9]
     assert list(BitMap.deserialize(data)) == [3, 4, 9]
+
+
+def test_runs_may_touch() -> None:
+    """Only writers that join runs as far as possible leave a number between two."""
+    data = runs((3, 1), (5, 0), count=3)
+    assert decode_deletion_vector(data, BITMAP, 10).tolist() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("count", [4095, 4096, 4097])
+def test_large_containers_are_bitsets(count: int) -> None:
+    """A container of more than 4096 numbers is stored as bits, and is as long as one of 4096."""
+    numbers = [*range(0, 2 * count, 2), 1 << 16]
+    data = BitMap(numbers).serialize()
+    assert decode_deletion_vector(data, BITMAP, ROWS).tolist() == numbers
+    assert which_in_bitmap(data, np.array([0, 1 << 16], np.uint64)).tolist() == [True, True]
+    assert which_in_bitmap(data, np.array([1 << 16], np.uint64)).tolist() == [True]
+
+
+@pytest.mark.parametrize("file_type", [ARROW, BITMAP])
+def test_all_rows_can_be_deleted(
+    file_type: DeletionFileType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more offset than rows is refused, and more than can be listed."""
+    offsets = np.arange(5, dtype=np.uint32)
+    arrow = arrow_file(pa.array(offsets))
+    data = arrow if file_type is ARROW else BitMap(offsets).serialize()
+    for limit in 5, 4:
+        monkeypatch.setattr(deletion_vectors, "MAX_MATERIALIZED", limit)
+        if limit == 5:
+            assert decode_deletion_vector(data, file_type, 5).tolist() == offsets.tolist()
+            continue
+        with pytest.raises(UnsupportedFeatureError, match=r"5 .* more than are supported"):
+            decode_deletion_vector(data, file_type, 5)
+
+
+@pytest.mark.parametrize(("limit", "numbers"), [(2, None), (3, [1, 4, 9]), (4, [1, 4, 9])])
+def test_bitmaps_are_decoded_to_a_limit(limit: int, numbers: list[int] | None) -> None:
+    """A caller that needs few rows does not decode many."""
+    decoded = decode_bitmap_up_to(PLAIN, limit)
+    assert (None if decoded is None else decoded.tolist()) == numbers
 
 
 PLAIN = BitMap([1, 4, 9]).serialize()  # too few and far apart for runs

@@ -1,20 +1,25 @@
+from dataclasses import replace
+
 import pytest
 
 from lance_stream._proto import table_pb2
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.table.fragments.fragment import (
+    MAX_FRAGMENT_ID,
     DataFile,
     DeletionFile,
     DeletionFileType,
     ExternalFile,
     Fragment,
     LineageColumn,
+    columns_of_files,
     data_file_from_proto,
     decode_fragment,
     encode_fragment,
     fragment_from_proto,
     fragment_to_proto,
     has_overlays,
+    without_counts,
 )
 from lance_stream.table.messages import wire
 
@@ -154,6 +159,68 @@ def test_unknown_deletion_file_types_are_refused() -> None:
     """Deletions that cannot be read would show deleted rows."""
     with pytest.raises(UnsupportedFeatureError, match="type 2"):
         decode_fragment(b"\x1a\x02\x08\x02")
+
+
+def test_fields_and_columns_occur_once() -> None:
+    """A field that is in two columns, or a column of two fields, has no right value."""
+    for field_ids, columns in (((1, 2, 1), (0, 1, 2)), ((1, 2), (0, 0))):
+        with pytest.raises(CorruptDataError, match=r"'a' twice: fields \[1, 2"):
+            DataFile("a", field_ids, columns, (2, 2)).column_of()
+    unused = DataFile("a", (-2, 1, -2), (-1, -1, 2), (2, 2))
+    assert unused.column_of() == {1: -1}
+    assert DataFile("a", (), (), (2, 2)).column_of() == {}
+
+
+def test_fields_are_read_from_the_last_file() -> None:
+    """Lance 0.10 left the old values in the file before; parts of a struct are in all of them."""
+    files = (DataFile("a", (0, 1, 2), (0, 1, 2), (2, 0)), DataFile("b", (0, 2), (0, 1), (2, 0)))
+    assert columns_of_files(files) == [{1: 1}, {0: 0, 2: 1}]
+    assert columns_of_files(files, shared={0}) == [{0: 0, 1: 1}, {0: 0, 2: 1}]
+
+
+@pytest.mark.parametrize(
+    ("field_ids", "columns", "column"),
+    [
+        ((-3,), (0,), ((-3,), (0,))),
+        ((1, -3), (0, 5), ((-3,), (5,))),
+        ((-3, 1, -3), (0, 5, 6), None),
+        ((1, -3), (), None),
+    ],
+)
+def test_hidden_columns_are_found_in_files(
+    field_ids: tuple[int, ...],
+    columns: tuple[int, ...],
+    column: tuple[tuple[int, ...], tuple[int, ...]] | None,
+) -> None:
+    """A file that does not say which column it is stays whole, and its reader refuses it."""
+    file = DataFile("a", field_ids, columns, (2, 2))
+    lineage = LineageColumn.among(-3, (DATA_FILE, file))
+    assert lineage.file is not None
+    expected = (field_ids, columns) if column is None else column
+    assert (lineage.file.field_ids, lineage.file.column_indices) == expected
+    assert LineageColumn.among(-3, (DATA_FILE,)) == LineageColumn(-3, None, 0)
+    assert LineageColumn.among(-3, (file, file)) == LineageColumn(-3, None, 2)
+
+
+def test_fragments_can_be_full() -> None:
+    """Row offsets have 32 bits, so the last one is that of row 2^32."""
+    message = table_pb2.DataFragment(
+        id=MAX_FRAGMENT_ID,
+        physical_rows=1 << 32,
+        deletion_file=table_pb2.DeletionFile(num_deleted_rows=1 << 32),
+    )
+    fragment = decode_fragment(message.SerializeToString())
+    assert (fragment.id, fragment.num_live_rows) == (MAX_FRAGMENT_ID, 0)
+
+
+def test_counts_are_left_out() -> None:
+    """Old writers' counts may be wrong; everything else stays as it is."""
+    whole = Fragment(1, (DATA_FILE,), 10, DELETION_FILE, LONG, LONG[1:], LONG[2:])
+    uncounted = decode_fragment(without_counts(encode_fragment(whole)))
+    deletions = replace(DELETION_FILE, num_deleted_rows=0)
+    assert uncounted == replace(whole, physical_rows=0, deletion_file=deletions)
+    plain = replace(whole, deletion_file=None)
+    assert decode_fragment(without_counts(encode_fragment(plain))).deletion_file is None
 
 
 def test_replaced_fields_have_no_column() -> None:

@@ -212,6 +212,56 @@ def test_live_rows_are_summed() -> None:
     assert FragmentNumbers.of([]).ids.tolist() == []
 
 
+COUNTED = [
+    (fragment(1), 10, 10),
+    (fragment(1, deletion_file=deleted(3)), 10, 7),
+    (fragment(1, deletion_file=deleted(10)), 10, 0),
+    (fragment(1, physical_rows=0), None, None),
+    (fragment(1, deletion_file=deleted(0)), None, None),
+    (fragment(1, physical_rows=1 << 32), 1 << 32, 1 << 32),
+    (fragment((1 << 32) - 1), 10, 10),
+]
+
+
+@pytest.mark.parametrize(("entry", "physical", "live"), COUNTED)
+def test_known_row_counts_are_used(entry: Fragment, physical: int | None, live: int | None) -> None:
+    """Old writers omitted counts: such a fragment must be looked at, and no other one."""
+    fragments = FragmentList.of([fragment(0), entry])
+    assert fragments.live_rows == [10, live]
+    counts = fragments.row_counts
+    assert counts.unknown == ([1] if physical is None else [])
+    assert counts.physical.tolist() == [10, physical or 0]
+    assert counts.live.tolist() == [10, live or 0]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        fragment(1 << 32),
+        fragment(1, physical_rows=(1 << 32) + 1),
+        fragment(1, deletion_file=deleted(11)),
+    ],
+)
+def test_impossible_row_counts_are_unknown(entry: Fragment) -> None:
+    """The fragment is decoded where it is needed, which reports what is wrong with it."""
+    assert FragmentList.of([fragment(0), entry]).row_counts.unknown == [1]
+
+
+def test_fragment_lists_equal_by_their_bytes() -> None:
+    """Versions with equal lists have the same rows."""
+    fragments = FragmentList.of([fragment(0), fragment(1)])
+    assert fragments == FragmentList(fragments.raws)
+    assert fragments != FragmentList.of([fragment(0), fragment(2)])
+    assert fragments != fragments.raws
+
+
+def test_lists_are_not_encoded_again() -> None:
+    """A version with many fragments would decode and encode all of them."""
+    fragments = FragmentList(map(encode_fragment, varied(5)))
+    assert FragmentList.of(fragments) is fragments
+    assert fragments.num_decoded == 0
+
+
 def test_fragment_numbers_copy_no_sequence() -> None:
     """Row ids can be megabytes per fragment, and planning needs none of them."""
     num_bytes = 1 << 20

@@ -85,6 +85,15 @@ def test_empty_indices_find_nothing() -> None:
     assert index_of().find([])[0].tolist() == []
 
 
+def test_fragments_may_have_no_deletion_file() -> None:
+    """Most fragments have none, and a few have one without rows."""
+    ids = RowIdSequence.from_array([3, 1])
+    for deleted in None, np.empty(0, np.uint32):
+        addresses, hits = RowIdIndex([FragmentRows(2, ids, deleted)]).find([1, 2, 3])
+        assert addresses.tolist() == [(2 << 32) + 1, NO_ADDRESS, 2 << 32]
+        assert hits.tolist() == [True, False, True]
+
+
 def test_unindexable_row_counts_are_refused_early() -> None:
     """The error comes before memory is allocated for them."""
     with pytest.raises(UnsupportedFeatureError, match="would not fit"):

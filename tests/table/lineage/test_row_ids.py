@@ -235,7 +235,8 @@ def test_sequences_equal_by_their_ids() -> None:
     """The same ids may be stored in other segments."""
     sequence = RowIdSequence.from_range(1, 3)
     assert sequence == RowIdSequence.concat(map(RowIdSequence.from_array, ([1], [2])))
-    others = (RowIdSequence.from_range(1, 4), RowIdSequence.from_array([1, 3]), [1, 2])
+    huge = RowIdSequence.from_range(1, 1 << 40)  # too long to be listed
+    others = (RowIdSequence.from_range(1, 4), RowIdSequence.from_array([1, 3]), [1, 2], huge)
     assert all(sequence != other for other in others)
 
 
@@ -354,6 +355,17 @@ HUGE = Segment(range=Segment.Range(start=0, end=1 << 63))
             "more ids than",
         ),
         ([Segment(sorted_array=u16(0, [2, 1]))], "do not ascend"),
+        ([Segment(sorted_array=u16(0, [2, 2]))], "do not ascend"),
+        ([Segment(range=Segment.Range(end=1 << 62))], "has 4611686018427387904 row ids"),
+        ([Segment(range=Segment.Range(end=(1 << 62) + 1024))], "ranges .* more ids than"),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(end=1 << 62, holes=u16(0, [])))],
+            "has 4611686018427387904 row ids",
+        ),
+        (
+            [Segment(range_with_holes=Segment.RangeWithHoles(end=(1 << 62) + 1, holes=u16(0, [])))],
+            "a range .* more ids than",
+        ),
         ([Segment(array=u16(MAX, [0, 1]))], "beyond 64 bits"),
         ([Segment(array=Array())], "an unknown kind"),
         ([Segment(array=Array(u16_array=Array.U16Array(offsets=b"abc")))], "3 bytes"),
@@ -375,6 +387,76 @@ def test_holes_may_begin_and_end_ranges() -> None:
         5,
         7,
     ]
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        Segment(range=Segment.Range(start=5, end=5)),
+        Segment(range_with_holes=Segment.RangeWithHoles(start=5, end=5, holes=u16(0, []))),
+        Segment(range_with_bitmap=Segment.RangeWithBitmap(start=5, end=5)),
+        Segment(sorted_array=u16(5, [])),
+    ],
+)
+def test_segments_may_have_no_row_ids(segment: rowids_pb2.U64Segment) -> None:
+    """Other writers leave them behind when all rows of a segment are gone."""
+    one = Segment(range_with_holes=Segment.RangeWithHoles(start=7, end=8, holes=u16(0, [])))
+    assert decode_row_ids(message_of(segment, one), 1).to_array().tolist() == [7]
+
+
+def test_a_fragment_can_be_full() -> None:
+    """Row offsets have 32 bits, so a fragment can have 2^32 rows, and no more."""
+    full = Segment(range=Segment.Range(start=5, end=5 + (1 << 32)))
+    assert len(decode_row_ids(message_of(full), 1 << 32)) == 1 << 32
+
+
+@pytest.mark.parametrize(("limit", "num_segments"), [(4, 2), (5, 1), (6, 1)])
+def test_few_ids_become_one_segment(
+    limit: int, num_segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lookups are faster in one list, but a few bytes can state any number of ids."""
+    monkeypatch.setattr(row_ids, "_MAX_LISTED", limit)
+    holed = Segment.RangeWithHoles(start=10, end=14, holes=u16(10, [1]))
+    message = message_of(Segment(range=Segment.Range(end=2)), Segment(range_with_holes=holed))
+    sequence = decode_row_ids(message)
+    assert len(sequence.segments) == num_segments
+    assert sequence.to_array().tolist() == [0, 1, 10, 12, 13]
+
+
+@pytest.mark.parametrize(("limit", "num_segments"), [(1, 1), (2, 3), (3, 3)])
+def test_pieces_of_row_ids_are_limited(
+    limit: int, num_segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Splitting shuffled ids at each descent would cost more than it saves."""
+    monkeypatch.setattr(row_ids, "_MAX_PIECES", limit)
+    ids = [base + 2 * number for base in (1 << 40, 1 << 20, 0) for number in range(20)]
+    data = encode_row_ids(u64(ids))
+    assert decode_row_ids(data).to_array().tolist() == ids
+    assert len(rowids_pb2.RowIdSequence.FromString(data).segments) == num_segments
+
+
+@pytest.mark.parametrize(
+    "segment",
+    [
+        Segment(array=u16(0, [*range(900, 0, -1)])),
+        Segment(sorted_array=u16(0, [*range(0, 2700, 3)])),
+        Segment(
+            range_with_holes=Segment.RangeWithHoles(end=900, holes=u16(0, [*range(0, 900, 3)]))
+        ),
+        Segment(range_with_bitmap=Segment.RangeWithBitmap(end=8000, bitmap=b"\x05" * 1000)),
+    ],
+)
+def test_long_sequences_of_all_kinds_are_shared(segment: rowids_pb2.U64Segment) -> None:
+    """The cache must know the size of each kind, and return what was decoded before."""
+    data = message_of(segment)
+    assert decode_row_ids(data) is decode_row_ids(bytes(bytearray(data)))
+
+
+def test_long_lists_of_ranges_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is three numbers in memory, and so many rows are not listed."""
+    monkeypatch.setattr(row_ids, "_MAX_LISTED", 10)
+    data = message_of(*(Segment(range=Segment.Range(start=n, end=n + 9)) for n in range(0, 900, 9)))
+    assert decode_row_ids(data) is decode_row_ids(bytes(bytearray(data)))
 
 
 def test_any_bytes_are_read_or_refused() -> None:

@@ -102,10 +102,40 @@ def test_many_runs_decode_like_few(last: rowids_pb2.RowDatasetVersionRun) -> Non
     assert read_together == (joined, joined.num_rows)
 
 
+SPAN = b"\x0a\x04" + RANGE.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b"\x0a\x06" + SPAN + b"\x10\x07\x10\x08",  # two versions
+        b"\x0a\x06" + SPAN + b"\x0a\x06" + SPAN + b"\x10\x07",  # two spans
+        b"\x0a\x08" + SPAN + b"\x32\x00\x10\x07",  # a range, then an array without ids
+        b"\x0a\x08" + b"\x32\x00" + SPAN + b"\x10\x07",  # an array, then a range
+        b"\x0a\x08\x0a\x06" + RANGE.SerializeToString() + b"\x10\x05\x10\x07",  # two ends
+        b"\x0a\x09\x0a\x07\x80\x01\x05" + RANGE.SerializeToString() + b"\x10\x07",  # field 16
+    ],
+)
+def test_repeated_fields_are_read_like_protobuf(last: bytes) -> None:
+    """The last one of several counts, which other writers may rely on."""
+    plain = message_of(*(run(number, range=RANGE) for number in range(MANY)))
+    data = plain + b"\x0a" + bytes([len(last)]) + last
+    runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
+    assert len(runs) == MANY + 1
+    few = row_versions._decode(message_of(runs[-1]))
+    assert row_versions._decode(data)[1] == 6 * MANY + few[1]
+    sequence = row_versions._decode(data)[0]
+    assert sequence is not None
+    if few[1]:
+        assert int(sequence.to_array()[-1]) == runs[-1].version
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
         message_of(run(7, range=span(9, 3))),
+        message_of(run(7, range=span((1 << 64) - 1, 5))),
+        message_of(*[run(version, range=span(0, 1 << 63)) for version in (7, 8)]),
         message_of(run(7, range=RANGE))[:-1],
         message_of(run(7)),
         message_of(rowids_pb2.RowDatasetVersionRun(version=3)),
@@ -127,6 +157,25 @@ def test_absurd_row_counts_are_refused() -> None:
     runs = [run(number, range=span(0, (1 << 32) - 1)) for number in range(MANY)]
     with pytest.raises(CorruptDataError, match="row versions"):
         decode_row_versions(message_of(*runs), 6)
+
+
+def test_a_fragment_can_be_full() -> None:
+    """Row offsets have 32 bits, so a fragment can have 2^32 rows, and no more."""
+    for runs in 1, MANY:
+        lengths = [1] * (runs - 1)
+        spans = [*lengths, (1 << 32) - len(lengths)]
+        data = message_of(*(run(at + 1, range=span(0, stop)) for at, stop in enumerate(spans)))
+        assert decode_row_versions(data, 1 << 32).num_rows == 1 << 32
+        more = data + message_of(run(9, range=span(0, 1)))
+        with pytest.raises(CorruptDataError, match="has 4294967297 row versions"):
+            decode_row_versions(more, (1 << 32) + 1)
+
+
+def test_version_0_is_left_out() -> None:
+    """No row has it, but protobuf would not write it, and equal sequences have equal bytes."""
+    sequence = RowVersionSequence([1] * 100, [0, 1] * 50)
+    expected = message_of(*(run(version, range=span(0, 1)) for version in [0, 1] * 50))
+    assert encode_row_versions(sequence) == expected
 
 
 def test_only_sizes_of_spans_count() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lance_stream.table.messages import wire
-from lance_stream.table.messages.wire_columns import Spans, WalkedFields, walk
+from lance_stream.table.messages.wire_columns import Spans, WalkedFields, short_frames, walk
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 
@@ -90,3 +90,31 @@ def test_any_bytes_are_plain_or_odd(messages: list[bytes]) -> None:
     for message, is_odd in zip(messages, walked.is_odd, strict=False):
         if not is_odd:
             wire.split_message(message)
+
+
+@pytest.mark.parametrize(
+    ("data", "spans"),
+    [
+        (b"", []),
+        (wire.frame(1, b""), [(2, 2)]),
+        (
+            wire.frame(1, b"abc") + wire.frame(1, b"") + wire.frame(1, b"d"),
+            [(2, 5), (7, 7), (9, 10)],
+        ),
+        (wire.frame(1, b"x" * 127), [(2, 129)]),
+        (wire.frame(1, b"x" * 128), None),
+        (wire.frame(1, b"x") + wire.frame(2, b"x"), None),
+        (wire.frame(1, b"x") + wire.frame(1, b"x" * 128), None),
+        (wire.frame(1, b"x") + b"\x0a", None),
+        (b"\x0a", None),
+        (wire.frame(1, b"xyz")[:-1], None),
+        (b"\x0a\x80\x01" + b"x" * 128, None),
+    ],
+)
+def test_short_frames_are_found(data: bytes, spans: list[tuple[int, int]] | None) -> None:
+    """Sequences of runs are read at once if they have this form, and run by run otherwise."""
+    frames = short_frames(data, 1)
+    if frames is None:
+        assert spans is None
+    else:
+        assert list(zip(*(part.tolist() for part in frames), strict=True)) == spans

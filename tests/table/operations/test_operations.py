@@ -36,6 +36,7 @@ from lance_stream.table.operations.transaction import (
     Transaction,
     decode_transaction,
     encode_transaction,
+    operation_kind,
 )
 from lance_stream.table.operations.versions import (
     Clone,
@@ -79,7 +80,10 @@ SAMPLES: list[Operation] = [
     CreateIndex((INDEX,), (replace(INDEX, details=None, index_version=None, base_id=None),)),
     Rewrite(
         (RewriteGroup((FRAGMENT,), (OTHER,)),),
-        (RewrittenIndex(b"o" * 16, b"n" * 16, ("u", b""), 1, (IndexFile("i", 5),)),),
+        (
+            RewrittenIndex(b"o" * 16, b"n" * 16, ("u", b""), 1, (IndexFile("i", 5),)),
+            RewrittenIndex(b"p" * 16, b"m" * 16),
+        ),
         (OTHER,),
         (FRAGMENT,),
     ),
@@ -177,6 +181,30 @@ def test_unknown_operations_are_kept_verbatim() -> None:
     assert decoded.unknown == wire.frame(9, b"new detail")
     assert encode_transaction(decoded) == data
     assert operation_name(decoded.operation) == "unknown (field 116)"
+
+
+@pytest.mark.parametrize("operation", SAMPLES, ids=operation_name)
+def test_kinds_are_found_without_decoding(operation: Operation) -> None:
+    """A reader of the history needs only the kind, and operations can be large."""
+    expected = None if isinstance(operation, UnknownOperation) else type(operation)
+    assert operation_kind(encode_transaction(transaction(operation))) is expected
+    assert operation_kind(b"\x08\x05") is None
+
+
+def test_the_last_unknown_operation_counts() -> None:
+    """As in protobuf; what precedes it is kept as it is."""
+    first, last = wire.frame(116, b"first"), wire.frame(117, b"last")
+    decoded = decode_transaction(first + last)
+    assert decoded.operation == UnknownOperation(117, last)
+    assert decoded.unknown == first
+
+
+def test_key_filters_have_one_form() -> None:
+    """A filter without keys would say that the other writer inserted none."""
+    message = transaction_pb2.Transaction(uuid="u")
+    message.update.inserted_rows.field_ids.append(0)
+    with pytest.raises(CorruptDataError, match="neither hashes nor a Bloom filter"):
+        decode_transaction(message.SerializeToString())
 
 
 def test_transactions_without_operation_are_corrupt() -> None:
