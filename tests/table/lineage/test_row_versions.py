@@ -11,6 +11,7 @@ from lance_stream.table.lineage.row_versions import (
     decode_row_versions,
     encode_row_versions,
 )
+from lance_stream.table.messages import wire
 
 version_lists = st.lists(
     st.tuples(st.integers(1, 30), st.one_of(st.integers(0, 3), st.just((1 << 64) - 1)))
@@ -102,32 +103,35 @@ def test_many_runs_decode_like_few(last: rowids_pb2.RowDatasetVersionRun) -> Non
     assert read_together == (joined, joined.num_rows)
 
 
-SPAN = b"\x0a\x04" + RANGE.SerializeToString()
+SPAN = wire.frame(1, RANGE.SerializeToString())
+TWO_IDS = rowids_pb2.U64Segment(array={"u16_array": {"base": 1, "offsets": b"abcd"}})
+ARRAY = TWO_IDS.SerializeToString()
+VERSION = b"\x10\x07"
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        b"\x0a\x06" + SPAN + b"\x10\x07\x10\x08",  # two versions
-        b"\x0a\x06" + SPAN + b"\x0a\x06" + SPAN + b"\x10\x07",  # two spans
-        b"\x0a\x08" + SPAN + b"\x32\x00\x10\x07",  # a range, then an array without ids
-        b"\x0a\x08" + b"\x32\x00" + SPAN + b"\x10\x07",  # an array, then a range
-        b"\x0a\x08\x0a\x06" + RANGE.SerializeToString() + b"\x10\x05\x10\x07",  # two ends
-        b"\x0a\x09\x0a\x07\x80\x01\x05" + RANGE.SerializeToString() + b"\x10\x07",  # field 16
+        wire.frame(1, SPAN) + VERSION + b"\x10\x08",
+        wire.frame(1, SPAN) + wire.frame(1, SPAN) + VERSION,
+        wire.frame(1, SPAN + ARRAY) + VERSION,
+        wire.frame(1, ARRAY + SPAN) + VERSION,
+        wire.frame(1, SPAN + wire.frame(1, b"\x10\x05")) + VERSION,  # which are merged
+        wire.frame(1, wire.frame(1, RANGE.SerializeToString() + b"\x10\x05")) + VERSION,
+        wire.frame(1, wire.frame(1, b"\x80\x01\x05" + RANGE.SerializeToString())) + VERSION,
     ],
 )
 def test_repeated_fields_are_read_like_protobuf(last: bytes) -> None:
     """The last one of several counts, which other writers may rely on."""
     plain = message_of(*(run(number, range=RANGE) for number in range(MANY)))
-    data = plain + b"\x0a" + bytes([len(last)]) + last
+    data = plain + wire.frame(1, last)
     runs = rowids_pb2.RowDatasetVersionSequence.FromString(data).runs
     assert len(runs) == MANY + 1
     few = row_versions._decode(message_of(runs[-1]))
-    assert row_versions._decode(data)[1] == 6 * MANY + few[1]
-    sequence = row_versions._decode(data)[0]
+    sequence, num_rows = row_versions._decode(data)
+    assert num_rows == 6 * MANY + few[1]
     assert sequence is not None
-    if few[1]:
-        assert int(sequence.to_array()[-1]) == runs[-1].version
+    assert int(sequence.to_array()[-1]) == runs[-1].version
 
 
 @pytest.mark.parametrize(
