@@ -257,8 +257,6 @@ class PagesOfFile:
         parts = self._parts[index]
         first = bisect_right(parts, span.start, key=lambda part: part.start) - 1
         last = bisect_right(parts, span.stop - 1, key=lambda part: part.start) - 1
-        if first < 0 or span.stop > parts[last].stop:
-            return []
         return parts[first : last + 1]
 
     def _split_page(self, page: StoredPage, *, starts_small: bool) -> list[ByteRange]:

@@ -413,7 +413,18 @@ def test_absurd_descriptions_allocate_nothing(tmp_path: Path, changed: dict[str,
 
 
 @pytest.mark.parametrize(
-    "uri", ["", "x", "data/x", "/etc/hosts", "file:///", "file:///a/..", "file:///a/.", "s3:x"]
+    "uri",
+    [
+        "",
+        "x",
+        "data/x",
+        "/etc/hosts",
+        "file:///",
+        "file:///a/..",
+        "file:///a/.",
+        "file:///a/b\0",
+        "s3:x",
+    ],
 )
 def test_external_blobs_have_absolute_uris(tmp_path: Path, uri: str) -> None:
     """A relative path would be resolved against the reader's working directory."""
@@ -448,6 +459,26 @@ def test_external_blobs_are_read_by_uri(tmp_path: Path) -> None:
         rows = descriptions(kind=3, blob_uri=uri, **changed)
         locations = blob_locations.blob_locations(rows, file, ds.table.files)
         assert blob_locations.read_blobs(locations).to_pylist()[1] == expected
+    rows = pa.concat_arrays([descriptions(kind=3, blob_uri=uri, size=6)[1:]] * 2)
+    locations = blob_locations.blob_locations(rows, file, ds.table.files)  # of 12 bytes in total
+    assert blob_locations.read_blobs(locations).to_pylist() == [b"012345"] * 2
+
+
+def test_batches_may_have_no_blob(tmp_path: Path) -> None:
+    """All rows of a batch may be null, or deleted."""
+    ds = table_of(tmp_path, "2.2")
+    file = next(iter(ds.table.manifest.fragments)).files[0]
+    for rows in (descriptions()[:0], pa.nulls(2, descriptions().type)):
+        locations = blob_locations.blob_locations(rows, file, ds.table.files)
+        assert blob_locations.read_blobs(locations).to_pylist() == [None] * len(rows)
+
+
+def test_batches_may_have_only_deleted_blobs(tmp_path: Path) -> None:
+    """The size of a batch depends on the blobs in it, of which there may be none."""
+    schema = schema_of({"lance-encoding:blob": "true"})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema, "2.2")
+    ds = ds.append(rows_of([b"a", b"b", b"c", b"d"])).delete("id < 2")
+    assert [batch["b"].to_pylist() for batch in ds.scan(batch_size=2)] == [[b"c", b"d"]]
 
 
 def test_external_local_blobs_must_be_trusted(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, Dataset
 from lance_stream.file.versions import FileVersion
-from lance_stream.read.field_parts import FilePart, assemble, part_in_file
+from lance_stream.read.field_parts import FilePart, assemble, part_in_file, with_structure
 from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import from_arrow, to_arrow
 from lance_stream.schema.fields import Field, Schema, assign_ids
@@ -167,6 +167,72 @@ def test_only_structs_and_lists_have_parts(arrow: pa.DataType) -> None:
         assemble(field, [part, part], 3)
 
 
+def test_fixed_size_lists_can_be_in_files() -> None:
+    """They have no offsets: only their nulls can contradict each other."""
+    item = pa.struct([("x", pa.int8()), ("y", pa.int8())])
+    schema = assign_ids(from_arrow(pa.schema([("p", pa.list_(item, 2))])))
+    (field,) = schema.fields
+
+    def part(name: str, rows: list[object]) -> FilePart:
+        (reduced,) = project(schema, [f"p.{name}"]).fields
+        return FilePart(reduced, pa.array(rows, to_arrow(Schema((reduced,))).field(0).type))
+
+    xs = part("x", [[{"x": 1}, {"x": 2}], None, [{"x": 3}, None]])
+    ys = part("y", [[{"y": 4}, {"y": None}], None, [{"y": 6}, None]])
+    whole = [[{"x": 1, "y": 4}, {"x": 2, "y": None}], None, [{"x": 3, "y": 6}, None]]
+    assert assemble(field, [xs, ys], 3).to_pylist() == whole
+    full = part("y", [[{"y": 0}] * 2] * 3)
+    with pytest.raises(CorruptDataError, match="lists of 'p' are in 2 files"):
+        assemble(field, [xs, full], 3)
+
+
+NESTED = assign_ids(
+    from_arrow(
+        pa.schema(
+            [
+                (
+                    "s",
+                    pa.struct(
+                        [
+                            ("a", pa.int8()),
+                            ("c", pa.struct([("d", pa.int8()), ("e", pa.int8())])),
+                            ("b", pa.struct([("f", pa.int8())])),
+                            ("m", pa.map_(pa.string(), pa.int8())),
+                        ]
+                    ),
+                )
+            ]
+        )
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "stored", "read"),
+    [
+        (["s.a"], ["s.a"], ["s.a"]),
+        (["s.a"], ["s.b"], ["s.a", "s.b"]),  # its nulls are those of the struct
+        (["s.a", "s.c.d"], ["s.a", "s.c.e"], ["s.a", "s.c.d", "s.c.e"]),
+        (["s.c.d", "s.b"], ["s.c.e"], ["s.c.d", "s.c.e", "s.b"]),
+        (["s.a"], ["s.m"], ["s.a", "s.m"]),
+        (["s.a"], [], ["s.a"]),
+    ],
+)
+def test_structs_are_read_with_a_stored_leaf(
+    columns: list[str], stored: list[str], read: list[str]
+) -> None:
+    """Without one, it would be unknown where the structs are null."""
+    (whole,) = NESTED.fields
+    (requested,) = project(NESTED, columns).fields
+    field_ids = {leaf.id for field in project(NESTED, stored).fields for leaf in field.leaves()}
+    result = with_structure(requested, whole, field_ids)
+    assert _tree(result) == _tree(project(NESTED, read).fields[0])
+
+
+def _tree(field: Field) -> tuple[str, frozenset[object]]:
+    return field.name, frozenset(map(_tree, field.children))
+
+
 def test_columns_in_no_file_are_null(ds: Dataset) -> None:
     """Filters also evaluate such a column as null."""
     ds = fragment_in_files(ds, ["id"])
@@ -228,3 +294,8 @@ def test_lists_are_stored_with_their_items() -> None:
     assert part_in_file(lists, set()) is None
     with pytest.raises(CorruptDataError, match="contains the lists of 'l', but not their items"):
         part_in_file(lists, {lists.id})
+    of_structs = assign_ids(
+        from_arrow(pa.schema([("l", pa.list_(pa.struct([("x", pa.int8())])))]))
+    ).fields[0]
+    # Files of version 2.0 name the structs, too, also of those whose fields were dropped.
+    assert part_in_file(of_structs, {of_structs.id, of_structs.children[0].id}) is None

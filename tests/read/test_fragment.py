@@ -3,6 +3,7 @@
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.read import fragment
 from lance_stream.read.fragment import FragmentReader, read_unit
 from lance_stream.read.units import WorkUnit, unit_of
+from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 
@@ -138,3 +140,36 @@ def test_damaged_fragments_are_refused(ten: WorkUnit) -> None:
     assert numbers_of(empty) == []
     unknown = replace(ten, fragment=encode_fragment(replace(stored, physical_rows=0)))
     assert numbers_of(unknown) == [list(range(10))]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ([{"id": -1}], "column 'n' of version 1 has a negative field id"),
+        ([{}, {"id": 1}], "version 1 has two columns of the same name: 'n', 'n'"),
+    ],
+)
+def test_impossible_columns_are_refused(
+    ten: WorkUnit, fields: list[dict[str, Any]], message: str
+) -> None:
+    """They would read as nulls, or be mixed up."""
+    (column,) = ten.schema.fields
+    schema = Schema(tuple(replace(column, **changes) for changes in fields))
+    with pytest.raises(CorruptDataError, match=message):
+        numbers_of(replace(ten, schema=schema, fields=schema.fields))
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1"])
+def test_new_files_list_leaves_only(version: str) -> None:
+    """From 2.1 on, a file that also lists the parent has one column too many, or other ones."""
+    rows = pa.table({"s": [{"a": 1}, {"a": 2}]})
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows, file_version=version)
+    unit = unit_of(ds.table, 0, columns=("s",))
+    stored = decode_fragment(unit.fragment)
+    file = replace(stored.files[0], field_ids=(0, 1), column_indices=(0, 1))
+    both = replace(unit, fragment=encode_fragment(replace(stored, files=(file,))))
+    if version == "2.0":
+        assert pa.Table.from_batches(read_unit(both)) == rows
+        return
+    with pytest.raises(CorruptDataError, match="lists a field in addition to its children"):
+        list(read_unit(both))

@@ -326,6 +326,28 @@ def test_overlapping_pages_bypass_the_cache() -> None:
     assert file.requested == [ByteRange(5000, 5100)]
 
 
+def test_empty_ranges_fetch_nothing() -> None:
+    """A decoder may request a buffer without bytes inside a page."""
+    file = Bytes(5_100_000)
+    pages = pages_of(file, CachedRows(0, 1000, 100))
+    (data,) = pages.read_ranges([ByteRange(10_000, 10_000)], 1)
+    assert bytes(data) == b""
+    assert file.requested == [ByteRange(10_000, 10_000)]
+
+
+def test_parts_end_with_large_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a part are estimated within a buffer: the next one starts with row 0 again."""
+    monkeypatch.setattr(page_cache, "WINDOW_BYTES", 3 << 20)
+    file = Bytes(6_100_000)
+    second = ByteRange(3_000_320, 6_000_000)
+    page = StoredPage((ByteRange(4096, 3_000_000), second), 0, 1000)
+    reader = PagesOfFile(
+        PageCache(), [([page], False)], CachedRows(0, 1000, 1000), file, is_first=False
+    )
+    reader.read_ranges([ByteRange(second.start, second.start + 10)], 1)
+    assert [part.start for part in file.requested] == [second.start]
+
+
 def test_concurrent_readers_fetch_parts_once() -> None:
     """Threads that wait for the same part must share one request."""
     file = Bytes(5_100_000)

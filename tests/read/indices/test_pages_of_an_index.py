@@ -149,6 +149,7 @@ def test_lists_in_other_orders_are_accepted(tmp_path: Path) -> None:
         {"page_idx": [0, 1, 2, 3, 5]},
         {"null_count": [5, 2, 0, 0, 0]},
         {"null_count": [4, 4, 0, 0, 0]},
+        {"null_count": [4, 5, 0, 0, 0]},
         {"null_count": [4, 0, 0, 0, 0]},
         {"null_count": [3, 2, 0, 0, 0]},
         {"null_count": [4, 2, 1, 0, 0]},
@@ -180,16 +181,31 @@ def test_contradicting_page_lists_are_not_used(
             assert table == ds.to_table(filter=condition)
 
 
-def test_unsorted_page_values_are_damage(tmp_path: Path) -> None:
-    """A binary search in unsorted values misses matches."""
+@pytest.mark.parametrize(
+    ("page", "values", "condition"),
+    [
+        (2, [2, 4, 3, 5], "a = 4"),  # a binary search misses it
+        (2, [1, 3, 4, 5], "a = 2"),
+        (2, [2, 3, 4, 6], "a = 5"),
+        (1, [None, 0, 0, 1], "a = 0"),
+        (1, [None, None, None, 1], "a = 0"),
+        (1, [None, 0, None, 1], "a = 0"),
+        (0, [None, None, None, 0], "a IS NULL"),
+    ],
+)
+def test_contradicting_pages_are_not_used(
+    page: int, values: list[int | None], condition: str, tmp_path: Path
+) -> None:
+    """Their matches would be missing, so filters must fall back to a scan."""
     folder = indexed(tmp_path / "t", ROWS, 4)
     table = LanceFileReader(str(folder / DATA)).read_all().to_table()
-    values = table["values"].to_pylist()
-    values[9], values[10] = values[10], values[9]
-    replace_file(folder / DATA, table.set_column(0, "values", pa.array(values, pa.int64())))
+    changed = table["values"].to_pylist()
+    changed[4 * page : 4 * page + 4] = values
+    replace_file(folder / DATA, table.set_column(0, "values", pa.array(changed, pa.int64())))
     ds = lance_stream.open_dataset(str(tmp_path / "t"))
     with eager_indices(may_fail=True) as counts:
-        assert ds.count_rows("a = 4") == 1
+        num_rows = ds.count_rows(condition)
+    assert num_rows == ROWS.to_pylist().count(None if "NULL" in condition else int(condition[4:]))
     assert counts["failed"]
 
 
