@@ -225,7 +225,7 @@ def test_fields_in_two_files_are_repaired(operation: Operation) -> None:
     assert [file.field_ids for file in repaired.files] == [(0, -2), (1,)]
 
 
-def test_row_ids_of_other_programs_are_checked() -> None:
+def test_other_programs_row_ids_are_checked() -> None:
     """A version of this library follows a checked one, so checking it again costs for nothing."""
     wrong = replace(table(3), next_row_id=2)
     for writer, is_checked in (

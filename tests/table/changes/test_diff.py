@@ -411,7 +411,7 @@ class Values:
         return self.values[offsets]
 
 
-def test_hidden_columns_have_a_value_per_row() -> None:
+def test_hidden_columns_have_all_rows() -> None:
     """Without a count from the manifest, as in old versions, the column's counts."""
     (stored,) = version(2, Rows(0, range(4))).manifest.fragments
     file = DataFile("hidden.lance", (-3, -5), (0, 1), (2, 2))

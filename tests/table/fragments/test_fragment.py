@@ -171,7 +171,7 @@ def test_fields_and_columns_occur_once() -> None:
     assert DataFile("a", (), (), (2, 2)).column_of() == {}
 
 
-def test_fields_are_read_from_the_last_file() -> None:
+def test_the_last_file_of_fields_counts() -> None:
     """Lance 0.10 left the old values in the file before; parts of a struct are in all of them."""
     files = (DataFile("a", (0, 1, 2), (0, 1, 2), (2, 0)), DataFile("b", (0, 2), (0, 1), (2, 0)))
     assert columns_of_files(files) == [{1: 1}, {0: 0, 2: 1}]

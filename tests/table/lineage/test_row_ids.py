@@ -446,7 +446,7 @@ def test_pieces_of_row_ids_are_limited(
         Segment(range_with_bitmap=Segment.RangeWithBitmap(end=8000, bitmap=b"\x05" * 1000)),
     ],
 )
-def test_long_sequences_of_all_kinds_are_shared(segment: rowids_pb2.U64Segment) -> None:
+def test_long_sequences_are_decoded_once(segment: rowids_pb2.U64Segment) -> None:
     """The cache must know the size of each kind, and return what was decoded before."""
     data = message_of(segment)
     assert decode_row_ids(data) is decode_row_ids(bytes(bytearray(data)))
