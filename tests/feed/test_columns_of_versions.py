@@ -12,13 +12,17 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError
+from lance_stream.expressions.predicates import parse_predicate
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.columns_of_versions import (
     CHANGE_COLUMNS,
     FeedColumns,
+    _required_part,
     _source,
+    columns_of_query,
     split_change_columns,
 )
+from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.resumed_columns import resumed_columns
 from lance_stream.feed.value_conversion import convert
 from lance_stream.schema.arrow_schemas import from_arrow
@@ -231,6 +235,56 @@ def test_names_identify_columns_across_gaps(uri: str) -> None:
         (4, "delete", 10, None),
         (4, "insert", 9, 8),
     ]
+
+
+def test_versions_in_hand_may_be_removed(uri: str) -> None:
+    """A cleanup may remove a version, and all between, while a reader still uses it."""
+    older = lance_stream.open_dataset(uri).table
+    lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int64()})
+    newer = lance_stream.open_dataset(uri).append(pa.Table.from_pylist([ROW])).table
+    assert (older.version, newer.version) == (2, 4)
+    for number in 1, 2, 3:
+        newer.store.delete(manifest_path(number))
+    (_, x_before, *_), (_, x_after, *_) = (
+        [field.id for field in table.schema.fields] for table in (older, newer)
+    )
+    assert x_before != x_after
+    same = {field.id: field.id for field in newer.schema.walk() if field.id != x_after}
+    assert FeedColumns(newer, None).ids_in(older) == {**same, x_after: x_before}
+    assert FeedColumns(older, None).ids_in(newer) == {**same, x_before: x_after}
+
+
+def test_missing_fields_are_named(uri: str) -> None:
+    """A reader that needs them must say which one is gone, also inside a struct."""
+    ds = lance_stream.open_dataset(uri)
+    columns = FeedColumns(ds.table, None)
+    assert columns.missing_in(ds.table) is None
+    assert columns.missing_in(ds.drop_columns(["x"]).table) == "x"
+    with pytest.raises(
+        InvalidInputError, match=r"version 3, column .x. no longer exists\. Restart"
+    ):
+        check_columns(columns, lance_stream.open_dataset(uri).table, "Restart the reader")
+    check_columns(columns, ds.checkout(1).table, "")
+
+
+def test_conditions_need_their_columns(uri: str) -> None:
+    """They are evaluated on the feed's rows, so the feed must have the columns."""
+    table = lance_stream.open_dataset(uri).table
+    condition = parse_predicate("s.y = 'a' AND x > 1", SCHEMA)
+    assert columns_of_query(table, ["x", CHANGE_COLUMNS.names[0]], None) == ["x"]
+    assert columns_of_query(table, ["x"], condition) == ["x", "`s`.`y`"]
+
+
+def test_maps_are_read_whole() -> None:
+    """Where a version has none of a struct's columns, one is read to know which are null."""
+    numbers = pa.map_(pa.string(), pa.int8())
+    (stored,) = assign_ids(from_arrow(pa.schema([("s", pa.struct({"m": numbers}))]))).fields
+    (target,) = assign_ids(from_arrow(pa.schema([("s", pa.struct({"a": pa.int8()}))]))).fields
+    assert _required_part(target, stored, {target.id: stored.id}) == stored
+    wide = pa.struct({"m": numbers, "t": pa.struct({"b": pa.int8(), "c": pa.int8()})})
+    (stored,) = assign_ids(from_arrow(pa.schema([("s", wide)]))).fields
+    part = _required_part(target, stored, {target.id: stored.id})
+    assert [[leaf.name for leaf in child.walk()] for child in part.children] == [["t", "b"]]
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])

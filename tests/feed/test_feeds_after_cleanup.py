@@ -14,6 +14,7 @@ from lance_stream import Dataset
 from lance_stream.feed.ancestry import restored_version
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.snapshot.cached_log import CachedLog
+from lance_stream.table.paths import manifest_path
 from tests.sampling import ALL_CASES
 
 Step = tuple[str, int]
@@ -212,3 +213,18 @@ def test_columns_added_in_gaps_change_nothing(column_backfills: bool) -> None:
     )
     events = [(row["id"], row["_change_type"]) for row in changes.read_all().to_pylist()]
     assert events == [(1, "update_preimage"), (1, "update_postimage")]
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_versions_in_hand_may_be_removed(removed: int) -> None:
+    """Without the versions between, row versions tell which rows changed."""
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", schema)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/table", rows(ds, 1, 2, 3))
+    older = ds.table
+    for step in (("update", 0), ("compact", 0)):
+        ds = do(ds, step)
+    ds.table.store.delete(manifest_path(removed))
+    changed = RowDifferences(ds.table).changes(older, ds.table)
+    assert changed.is_ambiguous
+    assert [update.offsets.tolist() for update in changed.updates] == [[2]]
