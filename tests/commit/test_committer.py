@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyroaring import BitMap
 
 from lance_stream.commit import committer
 from lance_stream.commit.committer import (
@@ -24,15 +25,17 @@ from lance_stream.errors import (
 )
 from lance_stream.retries import RetryPolicy
 from lance_stream.storage.locations import open_store
+from lance_stream.table.apply.index_coverage import coverage
 from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
 from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.manifest import Manifest, encode_manifest
 from lance_stream.table.operations.columns import DataOverlay, Merge
 from lance_stream.table.operations.moved_rows import Rewrite, RewriteGroup
 from lance_stream.table.operations.operation import Operation, UnknownOperation
 from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update, UpdateMode
 from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
-from lance_stream.table.operations.versions import Restore
+from lance_stream.table.operations.versions import CreateIndex, Restore
 from tests.commit.tables import (
     CREATION,
     SCHEMA,
@@ -505,6 +508,27 @@ def test_foreign_bases_require_replanning(base_id: int | None) -> None:
         return
     with pytest.raises(RetryableConflictError, match="fragment 0 is stored below a base path"):
         commit(log, ours, environment=make_environment())
+
+
+def test_new_indices_leave_out_changed_columns() -> None:
+    """The index has the old values of the fragment that another writer changed in place."""
+    log = create(10, 5)
+    planned = log.read(1)
+    (column, *_) = SCHEMA.fields
+    index = IndexMetadata(bytes(16), (column.id,), "ids", 1, BitMap([0, 1]).serialize())
+    rewritten = replace(planned.fragments[0], files=new_fragment(10).files)
+    update = Update(
+        updated_fragments=(rewritten,),
+        fields_modified=(column.id,),
+        update_mode=UpdateMode.REWRITE_COLUMNS,
+    )
+    commit_to(log, transaction(1, update))
+    manifest = commit_to(log, transaction(1, CreateIndex((index,))))
+    (committed,) = decode_index_section(manifest.index_section or b"")
+    assert coverage(committed) == BitMap([1])
+    stated = decode_transaction(manifest.inline_transaction or b"")
+    assert stated.read_version == 2
+    assert stated.operation.new_indices == (committed,)
 
 
 def test_appends_cannot_be_rebased() -> None:
