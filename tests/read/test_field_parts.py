@@ -218,9 +218,7 @@ NESTED = assign_ids(
         (["s.a"], [], ["s.a"]),
     ],
 )
-def test_structs_are_read_with_a_stored_leaf(
-    columns: list[str], stored: list[str], read: list[str]
-) -> None:
+def test_structs_need_a_stored_leaf(columns: list[str], stored: list[str], read: list[str]) -> None:
     """Without one, it would be unknown where the structs are null."""
     (whole,) = NESTED.fields
     (requested,) = project(NESTED, columns).fields

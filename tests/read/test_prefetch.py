@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.read.fragment import BATCH_BYTES
 from lance_stream.read.prefetch import BatchRead, read_ahead
 from lance_stream.storage import local_store
 from lance_stream.storage.local_store import LocalStore
+from lance_stream.storage.store import NUM_READERS
 
 BATCH = pa.record_batch({"id": [1]})
 
@@ -66,3 +68,16 @@ def test_reading_threads_start_no_threads(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert list(read_ahead(iter([BatchRead(read, 1)] * 3), 2)) == [read()] * 3
     assert started_by == [threading.current_thread()]
+
+
+@pytest.mark.parametrize("num_threads", [NUM_READERS, NUM_READERS + 1, 64])
+@pytest.mark.parametrize("sizes", [[], [1], [BATCH_BYTES + 1], [BATCH_BYTES + 1] * 9, [1] * 99])
+def test_batches_of_any_size_are_read(num_threads: int, sizes: list[int]) -> None:
+    """The first may be larger than what waits in memory at once, and must not wait for another."""
+    batches = [pa.record_batch({"id": [index]}) for index in range(len(sizes))]
+    empty = BatchRead(lambda: BATCH[:0], 1)
+    reads = [
+        BatchRead(lambda batch=batch: batch, size)
+        for batch, size in zip(batches, sizes, strict=True)
+    ]
+    assert list(read_ahead(iter([*reads, empty]), num_threads)) == batches

@@ -23,9 +23,12 @@ from lance_stream.read.fragment import read_unit
 from lance_stream.read.scan import plan_scan
 from lance_stream.read.selections import Selection
 from lance_stream.read.take import take
+from lance_stream.read.unit_rows import read_units
+from lance_stream.read.units import size_of, sizes_of, unit_of
 from lance_stream.snapshot.files.open_files import OpenFiles
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.store import Store
+from lance_stream.table.fragments.fragment import decode_fragment
 from tests.contracts.watched_stores import WatchedStore
 
 NUM_ROWS = 20_000
@@ -136,6 +139,43 @@ def test_rows_are_taken_in_any_order(ds: Dataset) -> None:
     assert ds.take(row_ids=ids, columns=["x", "name"]) == (
         LIVE.select(["x", "name"]).take(pa.array(positions)).combine_chunks()
     )
+
+
+def test_columns_are_lists_of_names(ds: Dataset) -> None:
+    """The letters of a name would be read as names of columns."""
+    assert ds.to_table(["id"]).column_names == ["id"]
+    with pytest.raises(InvalidInputError, match=r"must be a list of names: \['id'\], not 'id'"):
+        ds.to_table("id")
+
+
+def test_units_may_have_no_rows(ds: Dataset) -> None:
+    """A task may get the units of which a filter, or another reader, has left no row."""
+    unit = unit_of(ds.table, 0, columns=("id",))
+    empty = [
+        replace(unit, offsets=np.empty(0, np.uint32)),
+        replace(unit, start=3, stop=3),
+        replace(unit, filter="id < 0"),
+    ]
+    few = replace(unit, offsets=np.array([0, 1], np.uint32))
+    for units in ([*empty, few], [few, *empty], [*empty, unit]):
+        num_rows = sum(batch.num_rows for batch in read_units(units))
+        assert num_rows == sum(batch.num_rows for one in units for batch in read_unit(one))
+    assert list(read_units(empty)) == []
+
+
+def test_sizes_of_units_are_estimated(ds: Dataset) -> None:
+    """Tasks and batches are divided by them; parts of a fragment count as parts of its bytes."""
+    unit = unit_of(ds.table, 0, columns=("id",))
+    num_rows, num_bytes = size_of(unit)
+    assert num_rows == decode_fragment(unit.fragment).physical_rows
+    parts = [
+        replace(unit, start=1),
+        replace(unit, start=1, stop=num_rows - 1),
+        replace(unit, start=5, stop=3),
+        replace(unit, offsets=np.array([0, 2], np.uint32)),
+    ]
+    expected = [(rows, num_bytes * rows // num_rows) for rows in (num_rows - 1, num_rows - 2, 0, 2)]
+    assert [size_of(part) for part in parts] == sizes_of(parts) == expected
 
 
 def test_opening_and_taking_costs_three_requests(ds: Dataset) -> None:

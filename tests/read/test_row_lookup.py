@@ -11,10 +11,11 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.read import take
-from lance_stream.read.row_lookup import find_rows
+from lance_stream.read.row_lookup import _matches_in, find_rows
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.snapshot.opening import open_newest
 from lance_stream.table.lineage.row_addresses import NO_ADDRESS
+from lance_stream.table.lineage.row_ids import RowIdSequence
 from lance_stream.table.manifest import FragmentList
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.int64())])
@@ -115,3 +116,12 @@ def test_duplicate_live_ids_are_corrupt(tmp_path: Path) -> None:
     table = ds.table.at(replace(ds.table.manifest, fragments=twins))
     with pytest.raises(CorruptDataError, match="1 row ids belong to two live rows each"):
         find_rows(table, np.array([4], np.uint64))
+
+
+@pytest.mark.parametrize("requested", [[5], [0, 9], [3], list(range(12))])
+@pytest.mark.parametrize("ids", [[5, 3, 9], [3, 4, 5], [9, 5, 0, 3]])
+def test_ids_are_found_at_any_offset(ids: list[int], requested: list[int]) -> None:
+    """Few ids are looked up in many, and many the other way round."""
+    indices, offsets = _matches_in(RowIdSequence.from_array(ids), np.array(requested, np.uint64))
+    matches = {requested[index]: offset for index, offset in zip(indices, offsets, strict=True)}
+    assert matches == {id_: ids.index(id_) for id_ in requested if id_ in ids}
