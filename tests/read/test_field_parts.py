@@ -167,7 +167,7 @@ def test_only_structs_and_lists_have_parts(arrow: pa.DataType) -> None:
         assemble(field, [part, part], 3)
 
 
-def test_fixed_size_lists_can_be_in_files() -> None:
+def test_fixed_size_lists_have_parts() -> None:
     """They have no offsets: only their nulls can contradict each other."""
     item = pa.struct([("x", pa.int8()), ("y", pa.int8())])
     schema = assign_ids(from_arrow(pa.schema([("p", pa.list_(item, 2))])))
