@@ -20,6 +20,7 @@ column, a type that could lose values, a condition with an unknown column.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -340,13 +341,13 @@ class _Judging:
             row = index if rows is None else int(rows[index])
             self._mark([row], *bad[index])
         good_rows = np.delete(np.arange(len(values)), positions)
-        values = values.take(pa.array(good_rows))
+        values = _rows_alone(values, good_rows)
         return _Column(good_rows if rows is None else rows[good_rows], _fitted(values, target))
 
     def evaluate(self, check: Check, columns: Mapping[str, _Column]) -> None:
         """Mark the rows for which a condition is not true, or cannot be evaluated."""
         is_candidate = self.is_good() & ~self._deletes
-        if is_candidate.all() and all(column.rows is None for column in columns.values()):
+        if is_candidate.all():  # so that no column lacks a row
             rows = None
             candidates = np.arange(self._batch.num_rows)
         else:
@@ -397,6 +398,18 @@ def _holds_text(arrow: pa.DataType) -> bool:
     return any(_holds_text(arrow.field(index).type) for index in range(arrow.num_fields))
 
 
+def _rows_alone(values: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the values of some rows, without the items and dictionary values of other rows.
+
+    Arrow validates the children and the dictionary of a slice as a whole.
+    """
+    chosen = values.take(pa.array(rows))
+    if pa.types.is_dictionary(chosen.type):
+        with suppress(pa.ArrowIndexError):  # an invalid index, which the cast reports
+            return chosen.dictionary_decode()
+    return chosen
+
+
 def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str, str | None, str]]]:
     """Find values that do not fit by bisection; yield their positions and reasons."""
     pending = [(0, len(values))]
@@ -405,7 +418,7 @@ def _unfit(values: pa.Array, target: pa.Field) -> Iterator[tuple[int, tuple[str,
         if stop == start:
             continue
         try:
-            _fitted(values.slice(start, stop - start), target)
+            _fitted(_rows_alone(values, np.arange(start, stop)), target)
         except InvalidInputError as error:
             if stop - start == 1:
                 reason = NULL if isinstance(error, ForbiddenNullError) else TYPE
@@ -430,7 +443,7 @@ def _not_true(check: Check, rows: pa.RecordBatch) -> Iterator[tuple[int, str]]:
                 middle = (start + stop) // 2
                 pending += [(start, middle), (middle, stop)]
             continue
-        if not met.null_count and met.true_count == len(met):
+        if met.true_count == len(met):
             continue
         is_null = met.is_null().to_numpy(zero_copy_only=False)
         is_true = met.fill_null(False).to_numpy(zero_copy_only=False)

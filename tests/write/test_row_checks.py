@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lance_stream.errors import InvalidInputError
 from lance_stream.ledger.row_digests import digest_of
+from lance_stream.write import row_checks
 from lance_stream.write.row_checks import (
     BadRows,
     CheckedBatches,
@@ -179,6 +180,90 @@ def test_invalid_utf8_does_not_fit():
     )
     assert verdict.good.column(0).to_pylist() == ["ok"]
     assert verdict.bad["reason"].to_pylist() == ["type"]
+
+
+@pytest.mark.parametrize("casts", [False, True])
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_invalid_text_rejects_only_its_row(kind, casts):
+    """Arrow validates all items of a nested column, of which a row is a slice, and all values of a
+    dictionary.
+    """
+    offsets = pa.array([0, 2, 3, 5], pa.int32() if kind == pa.string() else pa.int64())
+    buffers = [None, offsets.buffers()[1], pa.py_buffer(b"ok\xffgo")]
+    text = pa.Array.from_buffers(kind, 3, buffers)
+    numbers, starts = pa.array([0, 1, 2], pa.int8()), [0, 1, 2, 3]
+    for column in (
+        text,
+        pa.DictionaryArray.from_arrays(numbers, text),
+        pa.StructArray.from_arrays([text], ["s"]),
+        pa.ListArray.from_arrays(starts, text),
+        pa.FixedSizeListArray.from_arrays(text, 1),
+        pa.MapArray.from_arrays(starts, text, numbers),
+        pa.StructArray.from_arrays([pa.ListArray.from_arrays(starts, text)], ["l"]),
+    ):
+        rules = RowRules(pa.schema([("s", column.type)]), keeps_rows=True, casts=casts)
+        verdict = rules.judge(pa.RecordBatch.from_arrays([column], ["s"]))
+        assert verdict.bad["reason"].to_pylist() == ["type"]
+        good = column.take(pa.array([0, 2])).to_pylist()
+        assert verdict.good.column(0).to_pylist() == good
+        if casts:
+            verdict.good.validate(full=True)
+
+
+def test_good_rows_lack_helper_columns():
+    """They are no columns of the table; and a batch may lack a column that is hidden."""
+    stored = pa.schema([("a", pa.int64())])
+    rules = RowRules(
+        stored, as_checks("a > 0"), deletes="_deletes", hidden=("_deletes", "_at"), keeps_rows=True
+    )
+    batch = pa.RecordBatch.from_pydict({"_deletes": [False, False], "a": [1, -1]})
+    verdict = rules.judge(batch)
+    assert verdict.good.to_pylist() == [{"a": 1}]
+    assert verdict.bad["row"].to_pylist() == ['{"a": -1}']
+
+
+def test_each_batch_must_fit():
+    """A source may change its columns in the middle."""
+    rules = RowRules(pa.schema([("a", pa.int64())]), as_checks("a > 0"), casts=False)
+    first = pa.RecordBatch.from_pydict({"a": [1]})
+    other = pa.RecordBatch.from_pydict({"a": ["1"]})
+    batches = iter(CheckedBatches([first, first, other], rules))
+    assert [next(batches), next(batches)] == [first, first]
+    with pytest.raises(InvalidInputError, match="column 'a' is string"):
+        next(batches)
+
+
+def test_bad_rows_have_a_maximum_size(monkeypatch):
+    """The driver holds them in memory."""
+    rules = RowRules(pa.schema([pa.field("a", pa.int64(), nullable=False)]))
+    bad = rules.judge(pa.RecordBatch.from_pydict({"a": [None]}, pa.schema({"a": pa.int64()}))).bad
+    monkeypatch.setattr(row_checks, "MAX_BAD_BYTES", 2 * bad.nbytes)
+    rows = BadRows()
+    rows.add(bad)
+    rows.add(bad)
+    with pytest.raises(InvalidInputError, match=r"rows do not fit the table, for example: .*null"):
+        rows.add(bad)
+
+
+def test_bad_rows_travel_as_bytes():
+    """Tasks send them to the driver, which names an example of each reason."""
+    stored = pa.schema([pa.field("a", pa.int8(), nullable=False)])
+    rules = RowRules(stored, as_checks("a > 0"), casts=False)
+    sent, received = BadRows(), BadRows()
+    assert sent.encode() == b""
+    received.add_encoded(b"")
+    assert received.batches == []
+    for value in None, -1, 300:
+        batch = pa.RecordBatch.from_pydict({"a": pa.array([value], pa.int64())})
+        sent.add(rules.judge(batch).bad)
+    received.add_encoded(sent.encode())
+    assert received.rows == sent.rows
+    assert received.counts() == {"null": 1, "a > 0": 1, "type": 1}
+    message = str(received.error("t", 9, "Repair them."))
+    assert message.startswith("3 of 9 rows do not fit the table t: 1 with a null in a column that")
+    assert "1 for which the check 'a > 0' is not true, for example {\"a\": -1} (" in message
+    assert '1 with a value that does not fit its column, for example {"a": 300} (' in message
+    assert message.endswith("Nothing was committed. Repair them.")
 
 
 def test_nulls_in_required_parts_are_reported():
