@@ -67,7 +67,7 @@ def random_part(path: str) -> bytes | None:
     name = path.rpartition("/")[2]
     random = parse_data_file_name(name)
     stem = name.removesuffix(".lance")
-    if random is None and len(stem) == 36:
+    if len(stem) == 36:
         # older writers used UUIDs as names
         with suppress(ValueError):
             random = UUID(stem).bytes

@@ -162,7 +162,7 @@ def bytes_of(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions, Positi
     """Return a byte array, and the start and length of each value in it.
 
     Args:
-        values: (n,) of a variable-length binary type or a fixed-width type.
+        values: (n,) of a variable-length binary type or a type of whole bytes.
     """
     raw, offsets = _bytes_and_offsets(values)
     starts = offsets.astype(np.int64)
@@ -173,8 +173,6 @@ def _bytes_and_offsets(
     values: pa.Array,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.signedinteger]]:
     """Return a byte array, and (n + 1,) offsets of the values in it."""
-    if pa.types.is_boolean(values.type):
-        values = values.cast(pa.uint8())
     kind = values.type
     first, stop = values.offset, values.offset + len(values) + 1
     offsets: npt.NDArray[np.signedinteger]

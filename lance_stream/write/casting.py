@@ -413,7 +413,7 @@ def _cast_to_fixed_size_list(array: pa.Array, size: int) -> pa.Array:
     target = pa.list_(array.type.value_field, size)
     if array.null_count == len(array):
         return pa.nulls(len(array), target)
-    if size and not len(array.values):
+    if not len(array.values):
         raise pa.ArrowInvalid(f"a list is empty, but must have {size} items")
     return array.cast(target)
 
@@ -536,7 +536,7 @@ def _may_hold_forbidden_nulls(arrow: pa.DataType) -> bool:
 
 
 def _check_nulls_below(array: pa.Array, path: str) -> None:
-    """Check the parts or items of an array for nulls, except within nulls."""
+    """Check the parts, items or entries of an array for nulls, except within nulls."""
     if pa.types.is_struct(array.type):
         visible = array.drop_null() if array.null_count else array
         for index, part in enumerate(array.type):
@@ -544,7 +544,7 @@ def _check_nulls_below(array: pa.Array, path: str) -> None:
     elif is_list_type(array.type):
         visible = array.drop_null() if array.null_count else array
         _check_nulls(visible.flatten(), array.type.value_field, f"{path}.item")
-    elif pa.types.is_map(array.type):
+    else:
         visible = array.drop_null() if array.null_count else array
         first, last = (visible.offsets[index].as_py() for index in (0, len(visible)))
         entries = visible.values.slice(first, last - first)

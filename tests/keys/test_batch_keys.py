@@ -154,6 +154,12 @@ def test_null_keys_are_counted_and_refused() -> None:
     check_no_null_keys(["a"], [pa.array([1, 2])])
 
 
+def test_lookups_need_a_column() -> None:
+    """Without one, all rows would have the same key."""
+    with pytest.raises(InvalidInputError, match="a key needs at least one column"):
+        KeyLookup([])
+
+
 def test_keys_with_equal_hashes_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that all differ are recognized by their hashes, while duplicates and collisions are
     decided by values.

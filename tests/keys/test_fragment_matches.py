@@ -7,10 +7,11 @@ import pytest
 
 import lance_stream
 from lance_stream.keys.batch_keys import KeyLookup
-from lance_stream.keys.fragment_matches import find_matches
+from lance_stream.keys.fragment_matches import Matches, find_matches, join_matches
 from lance_stream.read.units import unit_of
 from lance_stream.schema.system_columns import ROW_ADDRESS
 from lance_stream.snapshot.opening import open_newest
+from lance_stream.table.fragments.fragment import encode_fragment
 
 ROWS = 1000
 
@@ -30,15 +31,22 @@ def test_all_live_rows_of_keys_match(tmp_path: Path, where: str, batch_size: int
     fragment_id, position = max((id_, at) for at, id_ in enumerate(table.manifest.fragments.ids))
     unit = unit_of(table, position, columns=("key", "sequence"), system_columns=(ROW_ADDRESS,))
     lookup = KeyLookup([pa.array(np.arange(5, ROWS))])
-    matches = find_matches(replace(unit, batch_size=batch_size), lookup, num_keys=1)
-
-    offsets = [int(address) - (fragment_id << 32) for address in matches.addresses]
-    assert [number for number in range(10, ROWS) if keys[number] >= 5 and keys[number] in live] == [
-        10 + offset for offset in offsets
-    ]
-    assert [keys[10 + offset] for offset in offsets] == [5 + key for key in matches.keys]
-    assert matches.sequence is not None
-    assert matches.sequence.to_pylist() == [10 + offset for offset in offsets]
+    fragment = table.manifest.fragments[position]
+    uncounted = encode_fragment(replace(fragment, physical_rows=0))  # as older writers left it
+    for changes in (
+        {},
+        {"include_deleted": True},
+        {"fragment": uncounted},
+        {"fragment": uncounted, "include_deleted": True},
+    ):
+        matches = find_matches(replace(unit, batch_size=batch_size, **changes), lookup, num_keys=1)
+        offsets = [int(address) - (fragment_id << 32) for address in matches.addresses]
+        assert [
+            number for number in range(10, ROWS) if keys[number] >= 5 and keys[number] in live
+        ] == [10 + offset for offset in offsets]
+        assert [keys[10 + offset] for offset in offsets] == [5 + key for key in matches.keys]
+        assert matches.sequence is not None
+        assert matches.sequence.to_pylist() == [10 + offset for offset in offsets]
 
 
 @pytest.mark.floors
@@ -64,3 +72,26 @@ def test_only_sequences_of_matches_are_read(tmp_path: Path, keys: list[int], lea
         assert matches.sequence.to_pylist() == [number % 7 for number in live]
     else:
         assert matches.sequence is None
+
+
+@pytest.mark.parametrize("addresses", [[[5, 9], [2, 4]], [[2, 4], [5, 9]], [[], [4], [2, 9]], [[]]])
+@pytest.mark.parametrize("has_sequence", [False, True])
+def test_matches_are_joined_by_address(addresses: list[list[int]], has_sequence: bool) -> None:
+    """Workers report fragments in any order, and a sequence must stay with its row."""
+    parts = [
+        Matches(
+            np.array(part, np.uint64),
+            np.array(part, np.int64) * 2,
+            pa.array([10 * address for address in part], pa.int64()) if has_sequence else None,
+        )
+        for part in addresses
+    ]
+    joined = join_matches(parts)
+    expected = sorted(address for part in addresses for address in part)
+    assert joined.addresses.tolist() == expected
+    assert joined.keys.tolist() == [2 * address for address in expected]
+    if has_sequence and expected:
+        assert joined.sequence is not None
+        assert joined.sequence.to_pylist() == [10 * address for address in expected]
+    else:
+        assert joined.sequence is None

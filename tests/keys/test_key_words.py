@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_stream.keys.key_words import are_exact, hash_keys, key_words, words_of
+from lance_stream.keys.key_words import are_exact, first_words, hash_keys, key_words, words_of
 from tests.keys.test_batch_keys import keys_and_rows, rows_of
 
 
@@ -28,6 +28,22 @@ def test_eight_byte_numbers_are_exact_words(columns: list[pa.Array], exact: bool
     keys.
     """
     assert are_exact(columns) is exact
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [pa.array([3, -1])],
+        [pa.array([True, False])],
+        [pa.array(["a", "b"])],
+        [pa.array(["a", "b"]).dictionary_encode()],
+        [pa.array([3, -1]), pa.array(["a", "b"])],
+    ],
+)
+def test_first_words_are_those_indexed(columns: list[pa.Array]) -> None:
+    """A large upsert looks up ranges of them in the index, which is sorted by its own words."""
+    assert first_words(columns, 3).tolist() == words_of(columns, (3, 4)).words.tolist()
+    assert first_words(columns, 4).tolist() != [0, 0]
 
 
 @pytest.mark.parametrize(

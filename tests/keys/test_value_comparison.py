@@ -14,6 +14,7 @@ from lance_stream.keys.value_comparison import (
     are_less,
     check_can_order,
     dense_ranks,
+    same_rows,
     same_values,
     show_value,
 )
@@ -51,6 +52,10 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
         [None, [], [None], [{"x": None}], [{"x": "a"}], [{"x": "a"}, {"x": "b"}]],
     ),
     "list of fixed size": (pa.list_(pa.int8(), 2), [None, [1, 2], [1, None], [None, 1]]),
+}
+VIEWS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "text view": (pa.string_view(), [None, "", "b", "a", "longer than twelve bytes"]),
+    "bytes view": (pa.binary_view(), [None, b"", b"\xff", b"a", b"longer than twelve bytes"]),
 }
 MAPS = pa.map_(pa.string(), pa.float64())
 ONLY_EQUAL: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -91,22 +96,22 @@ def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
-@pytest.mark.parametrize("name", [*TYPES, *ONLY_EQUAL])
+@pytest.mark.parametrize("name", [*TYPES, *VIEWS, *ONLY_EQUAL])
 def test_equality_follows_python_values(name: str) -> None:
     """Unchanged rows are skipped by this comparison, so NaN, nulls and nested values must compare
     by value.
     """
-    kind, values = {**TYPES, **ONLY_EQUAL}[name]
+    kind, values = {**TYPES, **VIEWS, **ONLY_EQUAL}[name]
     left, one, right, other = pairs_of(kind, values)
     expected = [order_of(a) == order_of(b) for a, b in zip(left, right, strict=True)]
     assert same_values(one, other).tolist() == expected
 
 
 @pytest.mark.floors
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", [*TYPES, *VIEWS])
 def test_ordering_follows_spark(name: str) -> None:
     """Sequences decide which row is newest, and a user checks the result with Spark's `max`."""
-    kind, values = TYPES[name]
+    kind, values = {**TYPES, **VIEWS}[name]
     check_can_order("x", kind)
     left, one, right, other = pairs_of(kind, values)
     expected = [
@@ -160,6 +165,41 @@ def test_dense_ranks_are_zero_for_nulls(name: str) -> None:
         ranks = dense_ranks(ranked)
         assert ((ranks > 0) == is_valid).all()
         assert sorted({*ranks[is_valid].tolist()}) == list(range(1, len({*ranks[is_valid]}) + 1))
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("num_rows", [0, 2])
+def test_nulls_alone_have_no_rank(name: str, num_rows: int) -> None:
+    """A batch may lack a value in all rows, or have no row."""
+    nulls = _array([None] * num_rows, TYPES[name][0])
+    assert dense_ranks(nulls).tolist() == [0] * num_rows
+    assert same_values(nulls, nulls).tolist() == [True] * num_rows
+    assert are_less(nulls, nulls).tolist() == [False] * num_rows
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.large_list(pa.string()), MAPS])
+def test_lists_without_items_are_equal(kind: pa.DataType) -> None:
+    """An empty list equals another one, but not null."""
+    lists, others = pa.array([[], [], None], kind), pa.array([[], None, []], kind)
+    assert same_values(lists, others).tolist() == [True, False, False]
+    if kind != MAPS:
+        assert dense_ranks(lists).tolist() == [1, 1, 0]
+
+
+def test_rows_differ_by_any_column() -> None:
+    """A row that wrongly counts as unchanged is not written."""
+    columns = {"a": [1, 2, 3, None], "b": ["x", None, "z", "x"]}
+    batch = pa.RecordBatch.from_pydict(columns)
+    assert same_rows(batch, batch).tolist() == [True] * 4
+    for name, values, same in (
+        ("a", [1, 9, 3, 0], [True, False, True, False]),
+        ("b", [None, None, "z", "y"], [False, True, True, False]),
+    ):
+        assert (
+            same_rows(batch, pa.RecordBatch.from_pydict(columns | {name: values})).tolist() == same
+        )
+    other = pa.RecordBatch.from_pydict({"a": [1, 9, 3, None], "b": ["y", None, "z", "x"]})
+    assert same_rows(batch, other).tolist() == [False, False, True, True]
 
 
 def test_extensions_compare_by_their_storage() -> None:

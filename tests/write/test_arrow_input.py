@@ -1,6 +1,7 @@
 """The input that verbs take."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -8,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
-from lance_stream.write.arrow_input import one_batch, read_input, without_views
+from lance_stream.write.arrow_input import can_be_read_twice, one_batch, read_input, without_views
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", None]})
 
@@ -94,6 +95,48 @@ def test_unsupported_input_is_refused(data: Any) -> None:
     """A dict or list of tables has no single meaning as rows."""
     with pytest.raises(InvalidInputError):
         read_input(data)
+
+
+class DataFrame(SpeaksArrow):
+    """Named like a frame of pandas, as those of other libraries are."""
+
+
+@pytest.mark.parametrize(
+    ("data", "is_safe"),
+    [
+        (TABLE, True),
+        (TABLE.to_batches()[0], True),
+        (pd.DataFrame({"a": [1]}), True),
+        (Frame({"a": [1]}), True),
+        (TABLE.to_reader(), False),
+        (TABLE.to_batches(), False),
+        (SpeaksArrow(), False),
+        (DataFrame(), False),
+    ],
+    ids=["table", "batch", "pandas", "subclass", "reader", "batches", "c stream", "other frame"],
+)
+def test_only_some_input_can_be_repeated(data: Any, is_safe: bool) -> None:
+    """After a conflict, an upsert reads its input again, or keeps the rows of a stream."""
+    assert can_be_read_twice(data) == is_safe
+    if not isinstance(data, pd.DataFrame):
+        assert read_input(data).read_all() == TABLE
+
+
+def test_all_items_must_be_batches() -> None:
+    """The rows of another object would be lost."""
+    (batch,) = TABLE.to_batches()
+    with pytest.raises(InvalidInputError, match="must have the same schema"):
+        read_input([batch, "rows"]).read_all()
+
+
+def test_columns_beyond_two_gigabytes_are_refused() -> None:
+    """Arrow divides such a column, and an upsert needs all rows at once."""
+    divided = SimpleNamespace(
+        schema=TABLE.schema,
+        combine_chunks=lambda: pa.Table.from_batches(TABLE.to_batches(max_chunksize=1)),
+    )
+    with pytest.raises(InvalidInputError, match="2 rows are too many for one upsert"):
+        one_batch(divided)  # type: ignore[arg-type]
 
 
 def test_batches_of_different_schemas_are_refused() -> None:

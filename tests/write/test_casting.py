@@ -1,5 +1,6 @@
 """What is cast to a table's types, and what is refused because values would change."""
 
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -9,6 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.schema.fields import BLOB_KEY
+from lance_stream.schema.types.json_columns import as_jsonb, with_text
 from lance_stream.write.casting import cast_batch, check_castable
 
 
@@ -29,7 +32,7 @@ def cast(values: list[Any], incoming: pa.DataType, target: pa.DataType) -> pa.Ar
     whole = cast_batch(batch, table)
     whole.validate(full=True)
     assert whole.schema.equals(table, check_metadata=True)
-    for start in range(len(values)):  # a slice is cast like the whole, also as Spark sends it
+    for start in range(len(values) + 1):  # a slice is cast like the whole, also as Spark sends it
         for part in (batch.slice(start), sent(batch.slice(start))):
             result = cast_batch(part, table)
             result.validate(full=True)
@@ -52,10 +55,12 @@ EXACT_CASTS = [
     ([2**64 - 1, None, 0], pa.uint64(), pa.decimal256(22, 1)),
     ([Decimal(2**64 - 1), None, Decimal(0)], pa.decimal128(20, 0), pa.uint64()),
     ([1.5, None, -0.25], pa.float32(), pa.float16()),
+    ([1, None, 2048], pa.int64(), pa.float16()),
     ([np.float16(1.5), None, np.float16(-0.25)], pa.float16(), pa.float64()),
     ([Decimal("1.50"), None], pa.decimal128(38, 18), pa.decimal128(10, 2)),
     (["a", None, "bc"], pa.string(), pa.large_string()),
     (["a", None, "bc"], pa.string_view(), pa.string()),
+    ([None, None], pa.dictionary(pa.int32(), pa.string()), pa.dictionary(pa.int8(), pa.string())),
     (["a", None, "bc"], pa.string(), pa.dictionary(pa.int8(), pa.string())),
     (["a", None, "bc"], pa.dictionary(pa.int32(), pa.string()), pa.string()),
     (
@@ -66,6 +71,9 @@ EXACT_CASTS = [
     ([b"ab", None, b"cd"], pa.binary(), pa.binary(2)),
     ([b"ab", None, b"cd"], pa.large_binary(), pa.binary(2)),
     ([b"ab", None, b"cd"], pa.binary(2), pa.binary()),
+    ([b"ab", None, b"cd"], pa.binary_view(), pa.binary(2)),
+    ([b"ab", None, b"cd"], pa.binary_view(), pa.large_binary()),
+    ([b"ab", None, b"ab"], pa.dictionary(pa.int8(), pa.binary(2)), pa.binary(2)),
     ([date(2020, 1, 1), None], pa.date32(), pa.date64()),
     ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float32(), 2)),
     ([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32()), pa.list_(pa.float16(), 2)),
@@ -148,6 +156,22 @@ def test_timestamps_keep_their_instant() -> None:
     assert result.cast(pa.int64()).to_pylist() == [0, None, 1000]
 
 
+def test_floats_are_rounded_to_float16() -> None:
+    """Spark has no float16, so its floats seldom have one exactly; integers are not rounded."""
+    assert cast([0.1, None, 65519.0], pa.float32(), pa.float16()).to_pylist() == [
+        float(np.float16(0.1)),
+        None,
+        65504.0,
+    ]
+
+
+def test_days_become_their_start() -> None:
+    """A timestamp without a zone has the day's midnight."""
+    days = [date(2020, 1, 1), None, date(1969, 12, 31)]
+    result = cast(days, pa.date32(), pa.timestamp("ms"))
+    assert result.cast(pa.int64()).to_pylist() == [1577836800000, None, -86400000]
+
+
 def test_struct_fields_match_by_name() -> None:
     """Missing fields become null."""
     incoming = pa.struct([("b", pa.int16()), ("a", pa.string())])
@@ -160,6 +184,7 @@ def test_struct_fields_match_by_name() -> None:
     ]
 
 
+PAIR = pa.struct([("x", pa.string()), ("y", pa.int8())])
 REFUSED_BY_TYPE = [
     (pa.int64(), pa.int32()),
     (pa.int64(), pa.uint16()),
@@ -178,6 +203,13 @@ REFUSED_BY_TYPE = [
     (pa.list_(pa.float64()), pa.list_(pa.float32())),
     (pa.int8(), pa.list_(pa.int8())),
     (pa.list_(pa.int8()), pa.struct([("x", pa.int8())])),
+    (pa.struct([("x", pa.int8())]), pa.int8()),
+    (pa.struct([("x", pa.int8())]), pa.list_(pa.int8())),
+    (pa.map_(pa.string(), pa.int8()), pa.int8()),
+    (pa.map_(pa.string(), pa.int8()), pa.list_(PAIR)),
+    (pa.list_(PAIR), pa.string()),
+    (pa.list_(pa.struct([*PAIR, ("z", pa.int8())])), pa.map_(pa.string(), pa.int8())),
+    (pa.list_(pa.struct([("x", pa.string())])), pa.map_(pa.string(), pa.int8())),
 ]
 
 
@@ -186,6 +218,211 @@ def test_narrowing_types_are_refused_up_front(incoming: pa.DataType, target: pa.
     """Refusing by type needs no row, so a stream fails at its start and not months later."""
     with pytest.raises(InvalidInputError, match="column 'a"):
         check_castable(pa.schema([("a", incoming)]), pa.schema([("a", target)]))
+
+
+TYPES = {
+    "i8": pa.int8(), "i16": pa.int16(), "i32": pa.int32(), "i64": pa.int64(),
+    "u8": pa.uint8(), "u16": pa.uint16(), "u32": pa.uint32(), "u64": pa.uint64(),
+    "f16": pa.float16(), "f32": pa.float32(), "f64": pa.float64(),
+    "d128": pa.decimal128(20, 2), "d256": pa.decimal256(50, 2), "bool": pa.bool_(),
+    "text": pa.string(), "TEXT": pa.large_string(), "words": pa.dictionary(pa.int8(), pa.string()),
+    "bytes": pa.binary(), "BYTES": pa.large_binary(), "two": pa.binary(2), "three": pa.binary(3),
+    "day": pa.date32(), "DAY": pa.date64(), "at": pa.timestamp("us"), "AT": pa.timestamp("ms"),
+    "zoned": pa.timestamp("us", "UTC"), "paris": pa.timestamp("ms", "Europe/Paris"),
+    "time": pa.time32("s"), "TIME": pa.time64("us"), "span": pa.duration("s"),
+    "SPAN": pa.duration("us"),
+}  # fmt: skip
+NUMBERS = "f16 f32 f64 d128 d256"
+SAME_MEANING = {
+    "i8": f"i8 i16 i32 i64 u8 u16 u32 u64 {NUMBERS}",
+    "i16": f"i16 i32 i64 u8 u16 u32 u64 {NUMBERS}",
+    "i32": f"i32 i64 u16 u32 u64 {NUMBERS}",
+    "i64": f"i64 u32 u64 {NUMBERS}",
+    "u8": f"u8 u16 u32 u64 i16 i32 i64 {NUMBERS}",
+    "u16": f"u16 u32 u64 i32 i64 {NUMBERS}",
+    "u32": f"u32 u64 i64 {NUMBERS}",
+    "u64": f"u64 {NUMBERS}",
+    "f16": "f16 f32 f64", "f32": "f16 f32 f64", "f64": "f64",
+    "d128": "d128 d256 u64", "d256": "d128 d256 u64", "bool": "bool",
+    **dict.fromkeys(["text", "TEXT", "words"], "text TEXT words"),
+    "bytes": "bytes BYTES two three", "BYTES": "bytes BYTES two three",
+    "two": "bytes BYTES two", "three": "bytes BYTES three",
+    "day": "day DAY at AT", "DAY": "day DAY at AT", "at": "at AT", "AT": "at AT",
+    "zoned": "zoned paris", "paris": "zoned paris", "time": "time TIME", "TIME": "time TIME",
+    "span": "span SPAN", "SPAN": "span SPAN",
+}  # fmt: skip
+
+
+def is_castable(incoming: pa.DataType, target: pa.DataType) -> bool:
+    try:
+        check_castable(pa.schema([("a", incoming)]), pa.schema([("a", target)]))
+    except InvalidInputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("incoming", TYPES)
+def test_only_the_same_meaning_is_cast(incoming: str) -> None:
+    """Each pair of types, also within a dictionary, whose values count."""
+    for kind in TYPES[incoming], pa.dictionary(pa.int8(), TYPES[incoming]):
+        if pa.types.is_dictionary(TYPES[incoming]) and kind != TYPES[incoming]:
+            continue
+        accepted = {name for name, target in TYPES.items() if is_castable(kind, target)}
+        assert accepted == set(SAME_MEANING[incoming].split())
+
+
+LISTS: list[Callable[[pa.DataType], pa.DataType]] = [
+    pa.list_, pa.large_list, lambda item: pa.list_(item, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("incoming", LISTS)
+@pytest.mark.parametrize("target", LISTS)
+@pytest.mark.parametrize(
+    ("item", "items"),
+    [
+        (pa.int32(), pa.array([1, 2, None, 4], pa.int32())),
+        (pa.int64(), pa.array([1, 2, None, 4], pa.int32())),
+        (pa.int32(), pa.array([1, 2, None, 4], pa.int32()).dictionary_encode("encode")),
+        (
+            pa.dictionary(pa.int32(), pa.int32()),
+            pa.array([1, 2, None, 4], pa.int32()).dictionary_encode("encode"),
+        ),
+    ],
+    ids=["same", "wider", "dictionary", "null in a dictionary"],
+)
+def test_lists_of_each_kind_become_others(
+    incoming: Callable[[pa.DataType], pa.DataType],
+    target: Callable[[pa.DataType], pa.DataType],
+    item: pa.DataType,
+    items: pa.Array,
+) -> None:
+    """Three types of lists occur in both schemas, with items that need a cast or not."""
+    kind = incoming(items.type)
+    if pa.types.is_fixed_size_list(kind):
+        mask = pa.array([False, True, False])
+        hidden = pa.concat_arrays([items[:2], items[:2], items[2:]])
+        lists = pa.FixedSizeListArray.from_arrays(hidden, 2, mask=mask)
+    else:
+        list_class = pa.LargeListArray if pa.types.is_large_list(kind) else pa.ListArray
+        width = pa.int64() if pa.types.is_large_list(kind) else pa.int32()
+        lists = list_class.from_arrays(pa.array([0, None, 2, 4], width), items)
+    table = pa.schema([("a", target(item))])
+    for part, expected in (
+        (lists, [[1, 2], None, [None, 4]]),
+        (lists[1:], [None, [None, 4]]),
+        (lists[:0], []),
+    ):
+        (column,) = cast_batch(pa.record_batch({"a": part}), table).columns
+        column.validate(full=True)
+        assert column.to_pylist() == expected
+        leaves = column.flatten()
+        if pa.types.is_dictionary(leaves.type):
+            assert not leaves.dictionary.null_count
+
+
+JSON = pa.field("a", pa.large_binary(), metadata={"ARROW:extension:name": "lance.json"})
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(['{"b":[1]}', None, "7"]),
+        pa.array(['{"b":[1]}', None, "7"], pa.large_string()),
+        pa.array(['{"b":[1]}', None, "7"], pa.string_view()),
+        pa.array(['{"b":[1]}', None, "7"]).dictionary_encode(),
+        as_jsonb(pa.array(['{"b":[1]}', None, "7"])),
+        as_jsonb(pa.array(['{"b":[1]}', None, "7"])).cast(pa.binary()),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_texts_become_json(column: pa.Array) -> None:
+    """Spark has JSON as text, and rows that are moved have it as it is stored."""
+    batch = pa.record_batch({"a": column})
+    stored = cast_batch(batch, pa.schema([JSON]))
+    assert with_text(stored).column(0).to_pylist() == ['{"b":[1]}', None, "7"]
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        (pa.array(["{"]), "column 'a': "),
+        (pa.array([b"{}"], pa.large_binary()), "column 'a': "),
+        (pa.array([7]), "column 'a' is int64, but JSON in the table"),
+        (pa.array([True]), "column 'a' is bool, but JSON"),
+    ],
+)
+def test_other_values_are_no_json(column: pa.Array, error: str) -> None:
+    """A value that no reader can parse would fail each later query of the column."""
+    with pytest.raises(InvalidInputError, match=error):
+        cast_batch(pa.record_batch({"a": column}), pa.schema([JSON]))
+
+
+BLOB = pa.field("a", pa.large_binary(), metadata={BLOB_KEY: "true"})
+BLOB_INPUT = pa.struct([("data", pa.large_binary()), ("uri", pa.string())])
+LONG_BLOB_INPUT = pa.struct([*BLOB_INPUT, ("position", pa.uint64()), ("size", pa.uint64())])
+
+
+class BlobType(pa.ExtensionType):
+    """An extension type as that of the reference's input."""
+
+    def __init__(self) -> None:
+        super().__init__(BLOB_INPUT, "test.blob")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("form", ["struct", "long struct", "extension", "bytes"])
+def test_blobs_by_value_become_bytes(form: str) -> None:
+    """The reference takes blobs as structs of bytes or a URI; a null struct is a null blob."""
+    rows: list[Any] = [{"data": b"one", "uri": None}, {"data": b"", "uri": None}]
+    for values in rows, [*rows, None], [None, *rows], [None], []:
+        array = pa.array(values, LONG_BLOB_INPUT if form == "long struct" else BLOB_INPUT)
+        if form == "extension":
+            array = pa.ExtensionArray.from_storage(BlobType(), array)
+        if form == "bytes":
+            array = pa.array([value and value["data"] for value in values], pa.binary())
+        batch = pa.record_batch({"a": array})
+        check_castable(batch.schema, pa.schema([BLOB]))
+        result = cast_batch(batch, pa.schema([BLOB])).column(0)
+        assert result.to_pylist() == [value and value["data"] for value in values]
+        assert result.type == pa.large_binary()
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ([{"data": b"1", "uri": None}, {"data": None, "uri": "s3://b/k"}], "blobs by URI"),
+        ([{"data": b"1", "uri": "s3://b/k"}], "blobs by URI"),
+        ([{"data": None, "uri": None}, None], "blobs with neither data nor URI; use a null struct"),
+    ],
+)
+def test_blobs_without_bytes_are_refused(values: list[Any], error: str) -> None:
+    """Bytes at a URI may change or disappear."""
+    batch = pa.record_batch({"a": pa.array(values, BLOB_INPUT)})
+    with pytest.raises(InvalidInputError, match=f"column 'a' has {error}"):
+        cast_batch(batch, pa.schema([BLOB]))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.struct([("data", pa.binary())]),
+        pa.struct([("uri", pa.string()), ("data", pa.binary())]),
+        pa.string(),
+    ],
+)
+def test_other_structs_are_no_blobs(kind: pa.DataType) -> None:
+    """Only the reference's types of input are known to mean blobs, and only in columns of these."""
+    with pytest.raises(InvalidInputError, match="column 'a' is"):
+        check_castable(pa.schema([("a", kind)]), pa.schema([BLOB]))
+    plain = pa.schema([("a", pa.large_binary())])
+    for metadata in None, {"other": "key"}:
+        with pytest.raises(InvalidInputError, match="column 'a' is struct"):
+            check_castable(
+                pa.schema([("a", BLOB_INPUT)]), pa.schema([plain.field(0).with_metadata(metadata)])
+            )
 
 
 REFUSED_BY_VALUE = [
@@ -257,6 +494,17 @@ NOT_NULL = pa.field("item", pa.int64(), nullable=False)
             [{"item": 1}, {"item": None}],
             pa.field("a", pa.struct([NOT_NULL])),
             r"'a\.item'",
+        ),
+        (
+            [{"b": {"item": 1}}, None, {"b": {"item": None}}],
+            pa.field("a", pa.struct([("b", pa.struct([NOT_NULL]))])),
+            r"'a\.b\.item'",
+        ),
+        ([[[1]], [[None]]], pa.field("a", pa.list_(pa.list_(NOT_NULL))), r"'a\.item\.item'"),
+        (
+            [{"b": [{"item": None}]}],
+            pa.field("a", pa.struct([("b", pa.list_(pa.struct([NOT_NULL])))])),
+            r"'a\.b\.item\.item'",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.write.casting import ForbiddenNullError
-from lance_stream.write.dictionary_nulls import move_nulls_to_indices
+from lance_stream.write.dictionary_nulls import holds_dictionaries, move_nulls_to_indices
 
 TEXTS = pa.DictionaryArray.from_arrays(
     pa.array([2, 1, None, 0, 3], pa.int8()), pa.array(["a", None, "b", None])
@@ -60,6 +60,27 @@ def test_written_dictionaries_have_no_null(array: pa.Array, start: int) -> None:
     assert moved.type == sliced.type
     assert moved.to_pylist() == sliced.to_pylist()
     assert not null_values(moved)
+
+
+class WordType(pa.ExtensionType):
+    """An extension type whose storage is a dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXTS.type, "test.word")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def test_extensions_of_dictionaries_count() -> None:
+    """An extension type says what values mean, and stores them as any other type does."""
+    words = pa.ExtensionArray.from_storage(WordType(), TEXTS)
+    assert holds_dictionaries(words.type)
+    moved = move_nulls_to_indices(words)
+    assert moved.type == words.type
+    assert moved.storage.to_pylist() == TEXTS.to_pylist()
+    assert not null_values(moved.storage)
+    assert not holds_dictionaries(pa.uuid())
 
 
 @pytest.mark.parametrize("array", [pa.array([1, None]), pa.array(["a", "b"]).dictionary_encode()])

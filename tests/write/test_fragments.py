@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,15 @@ from lance_stream.schema.fields import assign_ids
 from lance_stream.storage.locations import open_store
 from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 from lance_stream.verbs.append import append_fragments
-from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
+from lance_stream.write.fragments import (
+    WriteTarget,
+    _BatchQueue,
+    _cast,
+    _Rows,
+    delete_files,
+    write_fragments,
+    write_target,
+)
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float32())])
 
@@ -62,6 +71,87 @@ def test_files_are_cut_by_size(tmp_path: Path) -> None:
     )
     fragments = write_fragments(rows, target(tmp_path, max_bytes_per_file=1 << 20))
     assert len(fragments) == 3
+
+
+def test_files_of_one_row_are_allowed(tmp_path: Path) -> None:
+    """The smallest limits are of use in tests."""
+    for limits, files in (
+        ({"max_bytes_per_file": 1}, [7]),  # nothing is flushed before the end
+        ({"max_rows_per_file": 1}, [1] * 7),
+    ):
+        fragments = write_fragments(batches(3, 4), target(tmp_path, **limits))
+        assert [fragment.physical_rows for fragment in fragments] == files
+
+
+@pytest.mark.parametrize(("size_bytes", "num_batches"), [(99, 2), (100, 1), (101, 1)])
+def test_a_file_ends_at_its_size(tmp_path: Path, size_bytes: int, num_batches: int) -> None:
+    """The size that the writer reports counts, not that of the rows."""
+    rows = _Rows(
+        _BatchQueue(_cast(batches(3, 4), target(tmp_path))),
+        target(tmp_path, max_bytes_per_file=100),
+    )
+    taken = 0
+    for _ in rows:
+        taken += 1
+        rows.size_bytes = size_bytes
+    assert taken == num_batches
+
+
+STRUCT = pa.struct([("a", pa.int64())])
+
+
+def struct_batches(columns: str) -> list[pa.RecordBatch]:
+    """Return a batch per word, with a column per letter: null structs (-), or others."""
+    kinds = {"-": [None, None], "x": [{"a": 1}, {"a": 2}], "n": [1, None], "0": [None, None]}
+    return [
+        pa.RecordBatch.from_arrays(
+            [pa.array(kinds[letter], pa.int64() if letter in "n0" else STRUCT) for letter in word],
+            [f"c{at}" for at in range(len(word))],
+        )
+        for word in columns.split()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "files"),
+    [
+        ("xn xn", [(4, ["c0", "c1"])]),
+        ("x0 xn", [(4, ["c0", "c1"])]),
+        ("-n -n", [(4, ["c1"])]),
+        ("n- n-", [(4, ["c0"])]),
+        ("xn -n -n xn", [(2, ["c0", "c1"]), (4, ["c1"]), (2, ["c0", "c1"])]),
+        ("x- -x", [(2, ["c0"]), (2, ["c1"])]),
+        ("-x- xx- xxx", [(2, ["c1"]), (2, ["c0", "c1"]), (2, ["c0", "c1", "c2"])]),
+    ],
+)
+def test_null_structs_are_omitted(
+    tmp_path: Path, columns: str, files: list[tuple[int, list[str]]]
+) -> None:
+    """Files of version 2.0 cannot have a null struct, so a file has those batches whose null
+    columns are the same.
+    """
+    rows = struct_batches(columns)
+    schema = rows[0].schema
+    ds = lance_stream.create_dataset(tmp_path / "t", schema, file_version="2.0")
+    fragments = write_fragments(rows, write_target(ds.table))
+    ids = {field.name: field.id for field in ds.table.schema.fields}
+    assert [
+        (fragment.physical_rows, [name for name in ids if ids[name] in fragment.files[0].field_ids])
+        for fragment in fragments
+    ] == files
+    ds = lance_stream.Dataset(append_fragments(ds.table, fragments).table)
+    assert ds.to_table() == pa.Table.from_batches(rows)
+    whole = replace(write_target(ds.table), file_version=FileVersion.V2_1)
+    assert len(write_fragments(rows, whole)) == 1
+
+
+def test_files_have_at_least_one_column(tmp_path: Path) -> None:
+    """A batch of nothing but null structs cannot be stored in version 2.0."""
+    rows = struct_batches("--")
+    ds = lance_stream.create_dataset(tmp_path / "t", rows[0].schema, file_version="2.0")
+    with pytest.raises(InvalidInputError, match="null"):
+        write_fragments(rows, write_target(ds.table))
+    assert list((tmp_path / "t").rglob("*.lance")) == []
 
 
 @pytest.mark.parametrize("limit", [{"max_rows_per_file": 0}, {"max_bytes_per_file": 0}])
@@ -130,5 +220,9 @@ def test_only_old_files_need_stated_dictionaries(tmp_path: Path, version: FileVe
     if version is FileVersion.V0_1:
         with pytest.raises(InvalidInputError, match="'word' has a dictionary"):
             WriteTarget(store, schema, version)
+        (word,) = schema.fields[0].children
+        dictionaries = {word.id: pa.array(["a"])}
+        stated = WriteTarget(store, schema, version, dictionaries=dictionaries)
+        assert stated.dictionaries == dictionaries
     else:
         assert WriteTarget(store, schema, version).dictionaries == {}

@@ -146,6 +146,22 @@ def test_nulls_and_empty_values_come_back():
     assert json.loads(texts[1]) == dict.fromkeys("abcdef")
 
 
+def test_rows_without_columns_are_damage():
+    """A quarantined row had at least one column."""
+    texts, types = rows_to_json(pa.RecordBatch.from_pydict({"a": [1]}))
+    assert rows_from_json(texts, types).num_rows == 1
+    _, no_types = rows_to_json(pa.RecordBatch.from_pydict({}))
+    with pytest.raises(CorruptDataError, match="a row in quarantine has no columns"):
+        rows_from_json(["{}"], no_types)
+
+
+def test_maps_may_be_null():
+    """A null map has no entries, unlike an empty one."""
+    column = pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64()))
+    batch = pa.RecordBatch.from_arrays([column], ["m"])
+    assert rows_from_json(*rows_to_json(batch)).to_pylist() == batch.to_pylist()
+
+
 def test_rows_with_repeated_names_are_refused():
     """One JSON object cannot hold both values."""
     ones = pa.array([1])

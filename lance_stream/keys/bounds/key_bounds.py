@@ -350,7 +350,7 @@ class KeyBounds:
         bounded = [
             at for at, rows_of_column in enumerate(rows) if bool((rows_of_column > ANYWHERE).any())
         ]
-        if not lookup.num_keys or not bounded:
+        if not bounded:
             return may
         keys = [lookup.key_columns[self._key_indices[at]] for at in bounded]
         bounds = [self.columns[at].between(rows[at]) for at in bounded]

@@ -72,7 +72,7 @@ def ordered_words(values: pa.Array) -> OrderedWords:
     assert width is not None
     if not len(values):
         return as_words([], kind)
-    if pa.types.is_decimal(kind) and width > _WORD_BYTES:
+    if pa.types.is_decimal(kind):
         return _decimals(values, width)
     if any(accepts(kind) for accepts in (*_OF_ANY_LENGTH, pa.types.is_fixed_size_binary)):
         if not pa.types.is_fixed_size_binary(kind):
@@ -82,9 +82,7 @@ def ordered_words(values: pa.Array) -> OrderedWords:
     if pa.types.is_boolean(kind):
         values, kind = values.cast(pa.uint8()), pa.uint8()
     word_type = f"{'u' if pa.types.is_unsigned_integer(kind) else 'i'}{kind.bit_width // 8}"
-    raw = np.frombuffer(values.buffers()[1] or b"", word_type)[
-        values.offset : values.offset + len(values)
-    ]
+    raw = np.frombuffer(values.buffers()[1], word_type)[values.offset : values.offset + len(values)]
     if word_type[0] == "u":
         return raw.astype(np.uint64)
     return raw.astype(np.int64).view(np.uint64) ^ _SIGN
@@ -142,7 +140,7 @@ def _is_word(arrow_type: pa.DataType) -> bool:
 
 def _decimals(values: pa.Array, width: int) -> npt.NDArray[np.bytes_]:
     raw, starts, _ = bytes_of(values)
-    first = int(starts[0]) if len(starts) else 0
+    first = int(starts[0])
     turned = raw[first : first + width * len(values)].reshape(-1, width)[:, ::-1].copy()
     turned[:, 0] ^= 0x80
     return turned.view(f"S{width}")[:, 0]
@@ -152,7 +150,7 @@ def _prefixes(values: pa.Array, width: int) -> npt.NDArray[np.bytes_]:
     raw, starts, sizes = bytes_of(values)
     prefixes = np.zeros((len(values), width), np.uint8)
     within = np.arange(width)
-    some = np.concatenate([raw, np.zeros(width, np.uint8)]) if len(values) else raw
+    some = np.concatenate([raw, np.zeros(width, np.uint8)])
     # Process parts of the batch, so that the byte indices take little memory.
     for start in range(0, len(values), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)

@@ -582,8 +582,7 @@ class KeyIndex:
             for path, footer in footers.items():
                 if footer is not None and footer.columns == columns:
                     self._open(path, footer, columns)
-            if self._saved:
-                self._merge_all(table.store, list(self._saved.values()), table_files)
+            self._merge_all(table.store, list(self._saved.values()), table_files)
 
     def _merge_all(
         self, store: Store, runs: Sequence[IndexRun], table_files: set[CoveredFile]

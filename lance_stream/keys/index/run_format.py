@@ -152,8 +152,8 @@ def decode_chunk(data: Any, footer: RunFooter, chunk: int) -> Keys:
     """
     view = memoryview(data)
     width = footer.columns.row_bytes
-    count, odd = divmod(len(view), width)
-    if odd or len(view) != footer.chunk_range(chunk).size_bytes:
+    count = len(view) // width
+    if len(view) != footer.chunk_range(chunk).size_bytes:
         raise CorruptDataError(
             f"a chunk of a key index run has {len(view):,} bytes, but its footer states "
             f"{footer.chunk_range(chunk).size_bytes:,}"

@@ -97,7 +97,7 @@ def in_groups(sized: Iterable[tuple[T, int]], max_size: int) -> list[tuple[T, ..
         max_size: The maximum size of a group; a larger item is a group by itself.
     """
     groups: list[list[T]] = []
-    total = max_size
+    total = 0
     for item, size in sized:
         if not groups or total + size > max_size:
             groups.append([])

@@ -175,6 +175,41 @@ def test_ambiguous_fragments_are_always_read(changes: dict[str, Any]) -> None:
     assert not bounds.are_unknown(listed).any()
 
 
+@pytest.mark.parametrize(
+    ("num_seen", "num_rows", "is_complete"),
+    [(0, 0, False), (3, 0, False), (2, 3, False), (3, 3, True), (4, 3, True)],
+)
+def test_unknown_row_counts_leave_gaps(num_seen: int, num_rows: int, is_complete: bool) -> None:
+    """Older writers state no number of rows, so nobody knows whether all keys were seen."""
+    column = ColumnBounds(key_fields(pa.int64())[0])
+    (bounds,) = learned([1])
+    column.add([bounds._replace(num_seen=num_seen, num_rows=num_rows)])
+    assert column.num_files == is_complete
+
+
+def test_boxes_are_checked_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of pairs that are compared at a time, each box is compared with all keys
+    in its narrowest side.
+    """
+    types = (pa.int64(), pa.string())
+    dice = np.random.default_rng(7)
+
+    def keys(count: int) -> list[tuple[Any, ...]]:
+        return [(int(dice.integers(0, 40)), f"{dice.integers(0, 40):02d}") for _ in range(count)]
+
+    rows_of = [keys(2) for _ in range(60)]
+    bounds, fragments, file_bounds = file_bounds_of(types, rows_of)
+    bounds.add_bounds(file_bounds)
+    for num_keys in (0, 1, 5, 20):
+        batch = keys(num_keys)
+        expected = [any(lies_in_box(key, rows) for key in batch) for rows in rows_of]
+        assert sum(expected) not in (0, 60) or not num_keys
+        for num_pairs in (1, 2, 7, 1 << 20):
+            monkeypatch.setattr(key_bounds, "_PAIRS_AT_ONCE", num_pairs)
+            lookup = KeyLookup(arrays(types, batch))
+            assert bounds.may_hold(fragments, lookup).tolist() == expected
+
+
 def test_names_of_older_writers_are_recognized() -> None:
     """Older writers named files by a UUID with dashes, which identifies a file just as well."""
     fields = key_fields(pa.int64())
@@ -206,7 +241,14 @@ def test_bounds_need_every_file_part() -> None:
         bounds.may_hold(listed, KeyLookup([pa.array([key])])).tolist()[0] for key in (0, 1, 6, 7, 8)
     ]
     assert may == [False, True, True, True, False]
-    assert [joined_bound.bounds for joined_bound in joined_bounds([parts[1]])] == [None]
+    for some, bound in (
+        (parts[1:2], None),
+        ([parts[1], parts[1]._replace()], None),
+        ([parts[1], parts[0]], parts[0].bounds),
+        ([parts[0], parts[1]], parts[0].bounds),
+    ):
+        (joined_bound,) = joined_bounds(some)
+        assert (joined_bound.bounds, joined_bound.num_seen) == (bound, 2 * len(some))
 
 
 def test_columns_without_bounds_decide_nothing() -> None:
@@ -248,6 +290,8 @@ def test_new_files_inherit_the_old_bounds(rows_of: list[list[Any] | None], may: 
     new = fragment_of(9, (field,), 3)
     column.inherit(old, [new])
     column.inherit([], [fragment_of(10, (field,), 3)])
+    named_by_hand = replace(new.files[0], path="part-0.lance")
+    column.inherit(old, [replace(new, files=(named_by_hand,))])
     listed = FragmentList.of([new])
     result = [
         KeyBounds([column]).may_hold(listed, KeyLookup([pa.array([key])])).tolist()

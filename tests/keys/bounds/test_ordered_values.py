@@ -38,6 +38,7 @@ values: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.binary(): st.binary(max_size=3) | st.binary(min_size=63, max_size=66),
     pa.large_binary(): st.binary(max_size=3),
     pa.binary(2): st.binary(min_size=2, max_size=2),
+    pa.binary(8): st.binary(min_size=8, max_size=8),
     pa.binary(70): st.sampled_from([b"\xff" * 70, b"\0" * 70, b"\xff" * 69 + b"\0"]),
 }
 
@@ -66,6 +67,35 @@ def test_ordered_words_keep_the_order(column: tuple[pa.DataType, list[Any]], ski
     distinct = {comparable(value) for value in drawn}
     if not any(isinstance(value, bytes) for value in distinct):
         assert len(np.unique(words)) == len(distinct)
+
+
+@pytest.mark.parametrize(
+    ("arrow_type", "ascending"),
+    [
+        (pa.int8(), [-128, -1, 0, 1, 127]),
+        (pa.int64(), [-(1 << 63), -1, 0, 1, (1 << 63) - 1]),
+        (pa.uint64(), [0, 1, 1 << 63, (1 << 64) - 1]),
+        (pa.bool_(), [False, True]),
+        (pa.decimal128(9, 2), [decimal.Decimal(text) for text in ("-9.50", "-0.01", "0", "7")]),
+        (pa.decimal256(50, 0), [decimal.Decimal(value) for value in (-(10**49), -1, 0, 10**49)]),
+        (pa.string(), ["", "a", "ab", "b", "é"]),
+        (pa.large_binary(), [b"", b"\0a", b"a", b"\xff"]),
+        (pa.binary(7), [b"\0" * 6 + b"\1", b"\x7f" * 7, b"\x80" * 7, b"\xff" * 7]),
+        (pa.binary(8), [b"\0" * 7 + b"\1", b"\x7f" * 8, b"\x80" * 8, b"\xff" * 8]),
+        (pa.binary(9), [b"\0" * 8 + b"\1", b"\x7f" * 9, b"\x80" * 9, b"\xff" * 9]),
+    ],
+    ids=str,
+)
+def test_words_have_their_bounds_form(arrow_type: pa.DataType, ascending: list[Any]) -> None:
+    """Saved bounds are compared with the words of a batch, so both need one representation."""
+    words = ordered_words(pa.array(ascending, arrow_type))
+    assert bool((words[1:] > words[:-1]).all())
+    for at, value in enumerate(ascending):
+        bounds = bounds_of(pa.array([value, None, value], arrow_type))
+        assert bounds is not None
+        assert [
+            int(np.flatnonzero(words == bound)[0]) for bound in as_words(bounds, arrow_type)
+        ] == [at, at]
 
 
 @settings(deadline=None)

@@ -20,7 +20,11 @@ from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index
 from lance_stream.keys.index.key_index import KeyIndex
 from lance_stream.keys.index.memtable import Collector
-from lance_stream.schema.fields import Field
+from lance_stream.keys.index.run_format import CoveredFile, Keys
+from lance_stream.keys.index.run_merging import RenumberedKeys
+from lance_stream.keys.key_words import words_of
+from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.fields import Field, assign_ids
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
@@ -252,6 +256,159 @@ def test_rows_are_found_in_all_files(of: Callable[[int], Any]) -> None:
     for file, offset, key in pairs:
         by_key.setdefault(requested[key], set()).add((file, offset))
     assert by_key == {key: positions for key, positions in model.items() if key is not None}
+
+
+IDS = Field("id", "int64", 0)
+TEXTS = Field("id", "string", 0)
+
+
+def find(memory: KeyIndex, keys: pa.Array) -> list[tuple[int, int, int]]:
+    """Return the number of the file, the offset and the key's number of each match."""
+    matches = memory.look_up([], 9, NO_STORE).find([keys], NO_STORE)
+    return sorted(
+        zip(matches.files.tolist(), matches.offsets.tolist(), matches.keys.tolist(), strict=True)
+    )
+
+
+def test_keys_of_other_seeds_are_dropped() -> None:
+    """A lookup that began before a run of another process was found has hashes of other seeds,
+    under which no key would ever be found: each upsert would insert the row again.
+    """
+    keys = pa.array(list("abcde"))
+    memory = KeyIndex([TEXTS], (1, 2))
+    for seeds, num_files in (((1, 3), 0), ((3, 2), 0), ((1, 2), 1)):
+        memory.add([collected(KeyIndex([TEXTS], seeds), 1, keys)])
+        assert memory.num_files == num_files
+    assert find(memory, pa.array(["d"])) == [(0, 3, 0)]
+
+
+def test_files_are_added_once() -> None:
+    """Two threads may read one file at the same time."""
+    memory = KeyIndex([IDS])
+    collectors = [collected(memory, 1, pa.array(range(10))) for _ in range(2)]
+    memory.add(collectors[:1])
+    num_bytes = memory.num_bytes
+    memory.add(collectors[1:])
+    assert (memory.num_files, memory.num_bytes) == (1, num_bytes)
+    assert find(memory, pa.array([7])) == [(0, 7, 0)]
+
+
+def sorted_keys(count: int, others: int | None = None) -> list[RenumberedKeys]:
+    """Return the numbers from 0 on as keys: exact ones, or hashes with further bits."""
+    words = np.arange(count, dtype=np.uint64)
+    further = None if others is None else np.full(count, others, np.uint32)
+    return [RenumberedKeys(Keys(words, further, words.astype(np.uint32)), None)]
+
+
+def files_of(*counts: int) -> list[CoveredFile]:
+    return [
+        CoveredFile((FileColumn(number.to_bytes(16, "big"), 0),), count)
+        for number, count in enumerate(counts)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "num_indexed", "room", "num_files"),
+    [
+        ((1, 2), 0, 10, 2),
+        ((1, 2), 0, 9, 0),
+        ((1, 3), 0, 10, 0),
+        ((1, 2), 1, 100, 1),
+    ],
+    ids=["as many as fit", "one too many", "other seeds", "known"],
+)
+def test_remapped_keys_need_room_and_seeds(
+    seeds: tuple[int, int],
+    num_indexed: int,
+    room: int,
+    num_files: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that compacts adds keys that it has taken from the index some time ago."""
+    memory = KeyIndex([TEXTS], (1, 2))
+    memory.add(Collector(file.file, file.num_rows, (1, 2)) for file in files_of(0)[:num_indexed])
+    monkeypatch.setattr(key_index, "MAX_BYTES", room * key_index._BYTES_PER_ROW)
+    memory.add_sorted(NO_STORE, files_of(0, 10), sorted_keys(10, 7), seeds)
+    assert memory.num_files == num_files
+    assert len(memory._runs) == (num_files == 2)
+
+
+@pytest.mark.parametrize(("min_rows", "num_runs"), [(10, 1), (11, 0)])
+def test_many_remapped_keys_are_saved(
+    min_rows: int, num_runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, they would take the room of keys that other files need."""
+    monkeypatch.setattr(key_index, "MIN_SAVED_ROWS", min_rows)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    memory = KeyIndex([IDS], (1, 2))
+    memory.add_sorted(store, files_of(4, 6), sorted_keys(10), (1, 2))
+    assert (memory.num_saved_runs, len(memory._runs)) == (num_runs, 1 - num_runs)
+    matches = memory.snapshot_of(files_of(4, 6)).find([pa.array([7])], store)
+    assert (matches.files.tolist(), matches.offsets.tolist()) == ([1], [3])
+
+
+@pytest.mark.parametrize(
+    ("columns", "names"),
+    [
+        ({"id": pa.string(), "n": pa.int64()}, ["id", "n"]),
+        ({"renamed": pa.string(), "n": pa.int64()}, ["renamed", "n"]),
+        ({"id": pa.large_string(), "n": pa.int64()}, []),
+        ({"id": pa.string(), "n": pa.int32()}, []),
+        ({"id": pa.string()}, []),
+    ],
+)
+def test_indices_follow_their_columns(columns: dict[str, pa.DataType], names: list[str]) -> None:
+    """A compaction reads the keys of all indices of the table's location, where another table may
+    have been before.
+    """
+    indexed = assign_ids(from_arrow(pa.schema({"id": pa.string(), "n": pa.int64()})))
+    schema = assign_ids(from_arrow(pa.schema(columns)))
+    fields = KeyIndex(indexed.fields).fields_in(schema)
+    assert [field.name for field in fields] == names
+
+
+def test_other_tables_indices_are_ignored() -> None:
+    """An index of another table does not have the files."""
+    tables = [table_of(1), table_of(1)]
+    indices = [key_index.key_index_of(table, ["id"]) for table in tables]
+    assert key_index.key_indices_of(tables[0]) == []
+    for index in indices:
+        index.add([Collector(files_of(0)[0].file, 0, index._seeds)])
+    for table, index in zip(tables, indices, strict=True):
+        assert key_index.key_indices_of(table) == [index]
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_exact"),
+    [
+        ([pa.array([1, 2])], True),
+        ([pa.array(["a", "b"])], False),
+        ([pa.array(["a", "b"]).dictionary_encode()], False),
+        ([pa.array([1, 2]).dictionary_encode()], True),
+        ([pa.array([1, 2]), pa.array([1, 2])], False),
+    ],
+    ids=["number", "text", "dictionary of texts", "dictionary of numbers", "two numbers"],
+)
+def test_runs_state_how_keys_are_hashed(keys: list[pa.Array], is_exact: bool) -> None:
+    """The indices of a dictionary are small numbers, but do not identify its values."""
+    schema = pa.schema([pa.field(f"k{at}", values.type) for at, values in enumerate(keys)])
+    columns = KeyIndex(assign_ids(from_arrow(schema)).fields).columns((3, 4))
+    assert (columns.is_exact, columns.seeds) == (is_exact, (0, 0) if is_exact else (3, 4))
+    assert (words_of(keys, (3, 4)).others is None) is is_exact
+
+
+@pytest.mark.parametrize(("num_fragments", "num_files"), [(5, 10), (4, 4), (0, 0)])
+def test_unused_files_are_forgotten(
+    num_fragments: int, num_files: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compactions replace files for months, and the memory must not grow with them."""
+    monkeypatch.setattr(key_index, "_FORGET_FROM", 0)
+    memory = KeyIndex([IDS])
+    memory.add(collected(memory, number, pa.array([number] * 5)) for number in range(10))
+    memory.look_up([], num_fragments, NO_STORE)
+    assert memory.num_files == num_files
+    assert sum(len(run.words) for run in memory._runs) == 5 * num_files
+    assert bool(memory._runs) == bool(num_files)
 
 
 def test_partially_read_files_stay_unknown() -> None:

@@ -10,19 +10,26 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import lance_stream
 from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.keys.index import key_index, remap_keys, run_files
+from lance_stream.keys.index.key_index import KeyIndex
 from lance_stream.keys.index.remap_keys import RewrittenFiles
-from lance_stream.keys.index.run_merging import REMOVED
+from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys
+from lance_stream.keys.index.run_merging import REMOVED, RenumberedKeys
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
+from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
+from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.storage.store import Store
 from lance_stream.table.conflicts.carried_rows import RewrittenRows
-from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.paths import data_file_name
 from lance_stream.upsert.upsert import upsert
 from tests.contracts.watched_stores import WatchedStore
 from tests.keys.index.small_runs import indexed, restart, runs_of, small_runs
@@ -309,6 +316,208 @@ def test_new_numbers_follow_the_written_rows() -> None:
         rows_of = [(at, row) for at, size in enumerate(sizes) for row in range(size)]
         expected = [100 + written.index(row) if row in written else int(REMOVED) for row in rows_of]
         assert numbers == expected
+
+
+TEXTS = KeyColumns((0,), ("string",), False, (5, 6))
+
+
+def fragment_of(number: int, num_rows: int, path: str | None = None) -> Fragment:
+    name = data_file_name(bytes([number]) * 16) if path is None else path
+    file = DataFile(path=name, field_ids=(0,), column_indices=(0,), file_version=(2, 1))
+    return Fragment(id=number, files=(file,), physical_rows=num_rows)
+
+
+def covered_of(*fragments: Fragment) -> list[CoveredFile]:
+    files = [KeyIndex([Field("id", "string", 0)]).covered_by(fragment) for fragment in fragments]
+    return [file for file in files if file is not None]
+
+
+def save_keys(store: Store, columns: KeyColumns, *fragments: Fragment) -> None:
+    """Write a run that has one key per row of some files."""
+    files = covered_of(*fragments)
+    words = np.arange(sum(file.num_rows for file in files), dtype=np.uint64)
+    numbers = words.astype(np.uint32)
+    keys = Keys(words, None if columns.is_exact else numbers, numbers)
+    assert run_files.write_run(store, columns, files, [RenumberedKeys(keys, None)])
+
+
+def group_of(
+    old: Sequence[Fragment], new: Sequence[Fragment], num_rows: int | None = None
+) -> RewrittenFiles:
+    """Return a group of which all rows are written, or at least this number per fragment."""
+    none = np.empty(0, np.uint32)
+    rows = [RewrittenRows(num_rows or part.physical_rows, none) for part in old]
+    return RewrittenFiles(old, rows, new, None)
+
+
+def carried(memory: KeyIndex, groups: Sequence[RewrittenFiles]) -> Any:
+    covered = [memory.covered_by(fragment) for group in groups for fragment in group.old]
+    return remap_keys._carried(memory, memory.snapshot_of(covered), groups, covered)
+
+
+def memory_of(store: Store) -> KeyIndex:
+    memory = KeyIndex([Field("id", "string", 0)], TEXTS.seeds)
+    memory.refresh(store)
+    return memory
+
+
+@pytest.mark.parametrize(("num_rows", "is_read"), [(9, False), (10, True)])
+def test_saved_indices_must_fit_the_table(
+    num_rows: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that was dropped or has another type now has no keys to carry over."""
+    monkeypatch.setattr(key_index, "MIN_SHARED_ROWS", 10)
+    table = table_of(1)
+    for columns in (
+        TEXTS,
+        TEXTS,
+        KeyColumns((0, 1), ("string", "int64"), False, (5, 6)),
+        KeyColumns((1,), ("int32",), True, (0, 0)),
+        KeyColumns((7,), ("string",), False, (5, 6)),
+    ):
+        save_keys(table.store, columns)
+    group = group_of([fragment_of(1, num_rows)], [])
+    ids = [
+        tuple(field.id for field in memory._fields)
+        for memory in remap_keys._memories(table, [group])
+    ]
+    assert sorted(ids) == ([(0,), (0, 1)] if is_read else [])
+
+
+def test_groups_are_carried_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index must not state that it has a new file of which it has some of the keys."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    one, two, unknown = (fragment_of(number, 20) for number in (1, 2, 3))
+    by_hand = fragment_of(4, 20, "part-0.lance")
+    twin = replace(one, id=9)
+    new, other = fragment_of(5, 40), fragment_of(6, 20)
+    save_keys(store, TEXTS, one, two)
+    memory = memory_of(store)
+    for groups, files in (
+        ([group_of([one, two], [new])], [new]),
+        ([group_of([one], [other])], [other]),
+        ([group_of([one], [other]), group_of([two], [new])], [other, new]),
+        ([group_of([one, unknown], [new]), group_of([two], [other])], [other]),
+        ([group_of([one, by_hand], [new]), group_of([two], [other])], [other]),
+        ([group_of([one, two], [by_hand])], []),
+        ([group_of([one, two], [new], num_rows=21)], []),
+        ([group_of([one, twin], [new])], []),
+        ([group_of([one], [other]), group_of([twin], [new])], [other]),
+        ([group_of([unknown], [other])], []),
+    ):
+        keys = carried(memory, groups)
+        assert (covered_of(*files) or None) == (None if keys is None else list(keys.files))
+    for max_keys, is_carried in ((40, True), (39, False)):
+        monkeypatch.setattr(key_index, "MAX_MERGED_KEYS", max_keys)
+        assert (carried(memory, [group_of([one, two], [new])]) is not None) == is_carried
+
+
+def test_runs_without_carried_files_stay_unread() -> None:
+    """A run of a hundred files would be copied for the keys of none."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    one, two, unknown = (fragment_of(number, 20) for number in (1, 2, 3))
+    save_keys(store, TEXTS, one)
+    save_keys(store, TEXTS, two)
+    keys = carried(
+        memory_of(store),
+        [group_of([one], [fragment_of(5, 20)]), group_of([two, unknown], [fragment_of(6, 40)])],
+    )
+    assert [run.footer.files for run in keys.runs] == [tuple(covered_of(one))]
+
+
+def test_other_seeds_are_not_carried() -> None:
+    """Among the hashes of the index they would never be found, and each upsert would insert their
+    rows again.
+    """
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    one, two = fragment_of(1, 20), fragment_of(2, 20)
+    save_keys(store, TEXTS, one)
+    memory = memory_of(store)
+    save_keys(store, TEXTS._replace(seeds=(7, 8)), two)
+    memory.refresh(store)
+    assert [memory.knows(file) for file in covered_of(one, two)] == [True, True]
+    new, other = fragment_of(5, 20), fragment_of(6, 20)
+    keys = carried(memory, [group_of([one], [new]), group_of([two], [other])])
+    assert list(keys.files) == covered_of(new)
+    assert carried(memory, [group_of([one, two], [fragment_of(7, 40)])]) is None
+
+
+@pytest.mark.parametrize(("max_copied", "is_carried"), [(2, True), (1, False)])
+def test_large_runs_are_left_alone(
+    max_copied: int, is_carried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of other files are copied, too, which the compaction of a small one does not repay,
+    however many unknown rows it has.
+    """
+    monkeypatch.setattr(remap_keys, "MAX_COPIED", max_copied)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    one, two, unknown = fragment_of(1, 20), fragment_of(2, 20), fragment_of(3, 400)
+    by_hand = fragment_of(4, 400, "part-0.lance")
+    save_keys(store, TEXTS, two)
+    memory = memory_of(store)
+    save_keys(store, TEXTS, one, two)
+    memory.refresh(store)
+    groups = [
+        group_of([one], [fragment_of(5, 20)]),
+        group_of([unknown, by_hand], [fragment_of(6, 800)]),
+    ]
+    assert (carried(memory, groups) is not None) == is_carried
+
+
+def test_files_without_keys_are_carried() -> None:
+    """All keys of a file may be null, which the index knows, too."""
+    table = table_of(1)
+    fields = table.schema.fields_named(["id"])
+    memory = KeyIndex(fields, (5, 6))
+    one, two, three = (fragment_of(number, 20) for number in (1, 2, 3))
+    by_hand = fragment_of(4, 20, "part-0.lance")
+    nulls = memory.collector(covered_of(one)[0].file, 20)
+    nulls.add_keys([pa.nulls(20, pa.string())])
+    memory.add([nulls])
+    groups = [group_of([one], [two]), group_of([by_hand], [three])]
+    remap_keys._carry(memory, table, groups)
+    assert not memory.knows(covered_of(two)[0])  # there is nothing to sort
+    none = Keys(np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+    memory.add_sorted(table.store, covered_of(two), [RenumberedKeys(none, None)], (5, 6))
+    remap_keys._carry(memory, table, [group_of([two], [three])])
+    assert memory.num_files == 2
+
+
+@pytest.mark.parametrize(
+    ("num_unknown", "room", "is_read"),
+    [(50, 50, True), (51, 51, False), (50, 49, False), (50, 99, True)],
+)
+def test_at_most_half_is_read(
+    num_unknown: int, room: int, is_read: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next upsert reads the new file, if any does; and the keys need room."""
+    table = table_of(1)
+    table = lance_stream.Dataset(table).append(rows(range(100, 100 + num_unknown), 0)).table
+    memory = KeyIndex(table.schema.fields_named(["id"]), (5, 6))
+    monkeypatch.setattr(key_index, "MAX_BYTES", room * key_index._BYTES_PER_ROW)
+    one, two = table.manifest.fragments
+    indexed_file = memory.covered_by(one)
+    assert indexed_file is not None
+    nulls = memory.collector(indexed_file.file, known.num_rows)
+    nulls.add_keys([pa.nulls(50, pa.string())])
+    memory.add([nulls])
+    remap_keys._read_few(memory, table, [group_of([one, two], [])])
+    assert memory.num_files == 1 + is_read
+
+
+def test_dropped_columns_are_not_read() -> None:
+    """Files still have the column, but the table has not."""
+    table = table_of(2)
+    memory = KeyIndex(table.schema.fields_named(["x"]))
+    table = lance_stream.Dataset(table).drop_columns(["x"]).table
+    one, two = table.manifest.fragments
+    file = memory.covered_by(one)
+    assert file is not None
+    numbers = memory.collector(file.file, file.num_rows)
+    numbers.add_keys([pa.array(range(50))])
+    memory.add([numbers])
+    remap_keys._read_few(memory, table, [group_of([one, two], [])])
+    assert memory.num_files == 1
 
 
 @pytest.mark.quick_cases(one_in=3)

@@ -6,10 +6,11 @@ import os
 import random
 import uuid
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from lance_stream.errors import CorruptDataError
 from lance_stream.keys.bounds import cached_key_bounds
 from lance_stream.keys.file_columns import FileColumn
 from lance_stream.keys.index import key_index, run_files, run_format
+from lance_stream.keys.index.key_index import KeyIndex
+from lance_stream.keys.index.memtable import Collector
 from lance_stream.keys.index.run_files import RunUnavailableError, write_run
 from lance_stream.keys.index.run_format import CoveredFile, KeyColumns, Keys, RunEncoder, RunFooter
 from lance_stream.keys.index.run_merging import RenumberedKeys, merged, planned_parts
@@ -32,6 +35,7 @@ from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.compaction.compact import commit_prepared
 from lance_stream.maintenance.compaction.rewrites import PreparedCompaction, prepare
+from lance_stream.schema.fields import Field
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import Store
@@ -70,6 +74,18 @@ def test_small_tables_cost_no_index_request(monkeypatch: pytest.MonkeyPatch) -> 
         table, store = watched(table)
         table = upsert(table, rows(range(0, 300, number), number), ON_ID).table
         assert not [path for _, path in store.calls if "key_index" in path]
+
+
+@pytest.mark.parametrize(("min_rows", "is_listed"), [(100, True), (101, False)])
+def test_many_unknown_rows_cost_a_request(
+    min_rows: int, is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have saved their keys."""
+    monkeypatch.setattr(key_index, "MIN_SHARED_ROWS", min_rows)
+    table, store = watched(table_of(2))
+    index = KeyIndex(table.schema.fields_named(["id"]))
+    index.look_up(list(table.manifest.fragments), 2, store)
+    assert ("list_names" in {call for call, _ in store.calls}) == is_listed
 
 
 def test_one_upsert_alone_makes_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,7 +710,8 @@ def suffer(table: TableVersion, step: str, dice: random.Random, old: dict[str, b
 
 
 @pytest.mark.parametrize(
-    "entry", [{"keys": 1e999}, {"seeds": []}, {"seeds": [1e999, 0]}, {"fields": [1e999]}]
+    "entry",
+    [{"keys": 1e999}, {"seeds": []}, {"seeds": [1e999, 0]}, {"fields": [1e999]}, {"fields": []}],
 )
 def test_headers_of_wrong_values_are_damage(entry: dict[str, Any]) -> None:
     """Only damage makes a cleanup remove the run."""
@@ -774,6 +791,10 @@ def test_too_many_hits_disable_the_run(num_before: int, monkeypatch: pytest.Monk
     requested = np.array(sorted({row[0] for row in entries}), np.uint64)
     for _ in range(num_before):
         run.find(store, requested)
+    monkeypatch.setattr(run_files, "MAX_HITS", len(entries))
+    other = run_files.open_run(written.path, written.footer, 0)
+    assert other is not None
+    assert len(other.find(store, requested).rows) == len(entries)
     monkeypatch.setattr(run_files, "MAX_HITS", len(entries) - 1)
     with pytest.raises(RunUnavailableError) as lost:
         run.find(store, requested)
@@ -796,3 +817,206 @@ def test_failed_listings_cost_only_time() -> None:
     assert run_files.indexed_columns(table.store) != []
     result = upsert(failing, rows(range(0, 310, 7), 9), ON_ID)
     assert (result.num_updated, result.num_inserted) == (43, 2)
+
+
+FILES = [CoveredFile((FileColumn(bytes([number]) * 16, 0),), 20) for number in range(3)]
+IDS = Field("id", "int64", 0)
+
+
+def saved_run(
+    store: MemoryStore, files: Sequence[CoveredFile], columns: KeyColumns = NUMBERS
+) -> run_files.IndexRun:
+    """Write a run in which each row's key is its number."""
+    words = np.arange(sum(file.num_rows for file in files), dtype=np.uint64)
+    numbers = words.astype(np.uint32)
+    keys = Keys(words, None if columns.is_exact else numbers, numbers)
+    run = write_run(store, columns, files, [RenumberedKeys(keys, None)])
+    assert run is not None
+    return run
+
+
+def collected(index: KeyIndex, file: CoveredFile) -> Collector:
+    collector = index.collector(file.file, file.num_rows)
+    collector.add_keys([pa.array(range(file.num_rows))])
+    return collector
+
+
+def knows(index: KeyIndex) -> list[bool]:
+    return [index.knows(file) for file in FILES]
+
+
+def test_dropped_runs_keep_shared_files() -> None:
+    """Two processes may have saved the keys of one file; two threads may find one damage."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    for files in (FILES[:2], FILES[1:]):
+        saved_run(store, files)
+    index = KeyIndex([IDS])
+    index.refresh(store)
+    assert (index.num_saved_runs, knows(index)) == (2, [True] * 3)
+    first, second = index._saved.values()
+    for _ in range(2):
+        index.drop_run(RunUnavailableError(second, is_damaged=False), store)
+        assert knows(index) == [file in first.footer.files for file in FILES]
+    index.refresh(store)
+    assert list(index._saved.values()) == [first]
+
+
+def test_runs_without_news_stay_closed() -> None:
+    """Each run takes room on the disk and time in each lookup."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    index = KeyIndex([IDS])
+    index.add(collected(index, file) for file in FILES[:2])
+    saved_run(store, FILES[:2])
+    index.refresh(store)
+    assert (index.num_saved_runs, knows(index)) == (0, [True, True, False])
+    saved_run(store, FILES[1:])
+    index.refresh(store)
+    assert (index.num_saved_runs, knows(index)) == (1, [True] * 3)
+
+
+def test_saved_seeds_replace_those_in_memory() -> None:
+    """Runs of different seeds could never be merged."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    index = KeyIndex([Field("id", "string", 0)], (1, 2))
+    index.add([Collector(FILES[0].file, 0, (1, 2))])
+    assert index.num_files == 1
+    saved_run(store, FILES[1:], TEXTS)
+    index.refresh(store)
+    assert (index.num_files, index.columns(index._seeds)) == (2, TEXTS)
+    saved_run(store, FILES[:1], TEXTS._replace(seeds=(3, 4)))
+    index.refresh(store)
+    assert (knows(index), index.columns(index._seeds)) == ([True] * 3, TEXTS)
+
+
+def test_merged_runs_are_forgotten() -> None:
+    """Another process merges and deletes runs at any time, also while this one lists them."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    index = KeyIndex([IDS])
+    for is_dropped_meanwhile in (False, True):
+        run = saved_run(store, FILES)
+        index.refresh(store)
+        (run,) = index._saved.values()
+        store.delete(run.path)
+
+        def drop(call: str, _: str, run: run_files.IndexRun = run) -> None:
+            if call == "list_names":
+                index.drop_run(RunUnavailableError(run, is_damaged=False), store)
+
+        index.refresh(WatchedStore(store, before=drop) if is_dropped_meanwhile else store)
+        assert (index.num_saved_runs, knows(index)) == (0, [False] * 3)
+
+
+def test_failed_merges_keep_their_runs() -> None:
+    """The merged run is the only copy of the keys after its sources are deleted."""
+
+    def refuse(call: str, _: str) -> None:
+        if call == "open_writer":
+            raise OSError("full")
+
+    table = table_of(2)
+    for position in range(2):
+        index_keys(table, ["id"], (5, 6), [position])
+    before = runs_of(table)
+    failing = replace(table, store=WatchedStore(table.store, before=refuse))
+    merge_runs(failing, ["id"], (5, 6), before)
+    assert runs_of(table) == before
+    merge_runs(table, ["id"], (5, 6), [*before, "_lance_stream/key_index/none.keys"])
+    assert len(runs_of(table)) == 1
+    merge_runs(table, ["id"], (7, 8), runs_of(table))
+    merge_runs(table, ["id"], (5, 6), [])
+    assert len(runs_of(table)) == 1
+
+
+def test_other_columns_runs_are_not_read() -> None:
+    """The directory has the runs of all key columns, and a user may put a file there."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    paths = {
+        number: saved_run(store, FILES, NUMBERS._replace(field_ids=(number,))).path
+        for number in (0, 10)
+    }
+    store.write("_lance_stream/key_index/0-notes.txt", b"notes")
+    watched_store = WatchedStore(store)
+    assert run_files.list_runs(watched_store, [0]) == [paths[0]]
+    assert run_files.list_runs(watched_store, [10, 0]) == [paths[10]]
+    store.write(f"_lance_stream/key_index/0-{'f' * 32}.keys", b"damaged")
+    columns = run_files.indexed_columns(watched_store)
+    assert sorted(column.field_ids for column in columns) == [(0,), (10,)]
+    assert not [path for _, path in watched_store.calls if "notes" in path]
+
+
+@pytest.mark.parametrize("end_bytes", [run_format.TRAILER_BYTES, 64, 1 << 18])
+def test_footers_of_any_size_are_read(end_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request covers most of them, but not those of runs of many files."""
+    monkeypatch.setattr(run_files, "_END_BYTES", end_bytes)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    run = saved_run(store, FILES)
+    footer = run_files.read_footer(store, run.path)
+    assert footer.files == tuple(FILES)
+    assert footer.firsts.tolist() == run.footer.firsts.tolist()
+
+
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+def test_smaller_words_have_no_hits(columns: KeyColumns) -> None:
+    """A batch of new, smaller keys concerns no chunk."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    words = np.arange(100, 140, dtype=np.uint64)
+    numbers = np.arange(40, dtype=np.uint32)
+    keys = Keys(words, None if columns.is_exact else numbers, numbers)
+    files = [FILES[0]._replace(num_rows=40)]
+    written = write_run(store, columns, files, [RenumberedKeys(keys, None)])
+    assert written is not None
+    run = run_files.open_run(written.path, written.footer, 0)
+    assert run is not None
+    for words_to_find, expected in ([5, 99], []), ([5, 100, 139, 140], [0, 39]):
+        hits = run.find(store, np.array(words_to_find, np.uint64))
+        assert hits.rows.tolist() == expected
+        assert len(hits.which) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("min_chunks", "bytes_per_request", "is_copied"),
+    [(2, 0, False), (2, 1 << 16, False), (2, (1 << 16) + 1, True), (3, 0, False), (4, 0, True)],
+)
+def test_cheap_lookups_copy_nothing_at_first(
+    min_chunks: int, bytes_per_request: int, is_copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading chunks again costs little in a fast store; a few chunks are copied anyway."""
+    monkeypatch.setattr(run_files, "_MANY_CHUNKS", min_chunks)
+    monkeypatch.setattr(MemoryStore, "bytes_per_request", bytes_per_request)
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    written = saved_run(store, [FILES[0]._replace(num_rows=48)])  # 3 chunks
+    run = run_files.open_run(written.path, written.footer, 0)
+    assert run is not None
+    assert len(run.find(store, np.arange(48, dtype=np.uint64)).rows) == 48
+    assert run.num_missing == (0 if is_copied else 48)
+
+
+def test_copies_leave_room_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full temporary directory would stop other programs, too."""
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    run = saved_run(store, FILES)
+    size = run.num_bytes
+    monkeypatch.setattr(run_files, "MAX_LOCAL_BYTES", size + 5)
+    opened = [run_files.open_run(run.path, run.footer, num_open) for num_open in (5, 6)]
+    assert [run is not None for run in opened] == [True, False]
+    for num_free, is_open in ((2 * size, True), (2 * size - 1, False)):
+        usage = SimpleNamespace(free=num_free)
+        monkeypatch.setattr(run_files.shutil, "disk_usage", lambda _, usage=usage: usage)
+        assert (run_files.open_run(run.path, run.footer, 0) is not None) == is_open
+
+
+@pytest.mark.parametrize("columns", [TEXTS, NUMBERS])
+@pytest.mark.parametrize("size", [1, 5, 16, 33])
+def test_keys_may_arrive_in_pieces(columns: KeyColumns, size: int) -> None:
+    """A merge yields keys in steps that do not end where chunks do."""
+    words, numbers = np.arange(70, dtype=np.uint64), np.arange(70, dtype=np.uint32)[::-1].copy()
+    others = None if columns.is_exact else numbers
+    encoder = RunEncoder(columns, [FILES[0]._replace(num_rows=70)])
+    data = b""
+    for start in range(0, 70, size):
+        part = slice(start, start + size)
+        keys = Keys(words[part], None if others is None else others[part], numbers[part])
+        data += b"".join(encoder.add(keys))
+    data += b"".join(encoder.end())
+    whole = RunEncoder(columns, [FILES[0]._replace(num_rows=70)])
+    assert data == b"".join([*whole.add(Keys(words, others, numbers)), *whole.end()])
