@@ -498,7 +498,7 @@ def test_at_most_half_is_read(
     one, two = table.manifest.fragments
     indexed_file = memory.covered_by(one)
     assert indexed_file is not None
-    nulls = memory.collector(indexed_file.file, known.num_rows)
+    nulls = memory.collector(indexed_file.file, indexed_file.num_rows)
     nulls.add_keys([pa.nulls(50, pa.string())])
     memory.add([nulls])
     remap_keys._read_few(memory, table, [group_of([one, two], [])])
