@@ -180,8 +180,6 @@ def _bundles(
 ) -> Iterator[tuple[bytes, int, int, int]]:
     """Yield bundles, each with its number of rows and its smallest and largest word."""
     for rows, words in batches:
-        if not rows.num_rows:
-            continue
         order = np.argsort(words)
         words = words[order]
         ordered = rows.take(pa.array(order))

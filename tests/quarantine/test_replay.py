@@ -15,17 +15,30 @@ import pytest
 
 import lance_stream
 from lance_stream.cli import main as program
-from lance_stream.errors import CommitConflictError, CorruptDataError, InvalidInputError
+from lance_stream.environment import MACHINE
+from lance_stream.errors import (
+    CommitConflictError,
+    CorruptDataError,
+    InvalidInputError,
+    RetryableConflictError,
+)
 from lance_stream.ledger.foreign_restores import MAX_UNCHECKED_VERSIONS
 from lance_stream.ledger.micro_batch import MicroBatch
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
 from lance_stream.quarantine import quarantine_writer
 from lance_stream.quarantine import replay as replaying
-from lance_stream.quarantine.claims import APP_ID
+from lance_stream.quarantine.claims import APP_ID, _is_committed
+from lance_stream.quarantine.corrections import corrected
 from lance_stream.quarantine.quarantine_writer import QuarantineBatch, publish
 from lance_stream.quarantine.recorded_rules import parse_rules
-from lance_stream.quarantine.table import quarantine_uri
+from lance_stream.quarantine.table import (
+    QUARANTINE_SCHEMA,
+    TABLE_KEY,
+    normalized,
+    open_quarantine,
+    quarantine_uri,
+)
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table import paths
 from lance_stream.table.config import ledger_entries
@@ -67,7 +80,8 @@ def types_of(*kinds):
 
 def take_in(uri, batch_id, rows, *, schema=WIDE, expect=(), dies=None, app_id="app", **rules):
     """Do what a sink does with a batch; it may die before its commit ("staged") or after it."""
-    columns = lance_stream.open_dataset(uri).table.arrow_schema
+    table_columns = lance_stream.open_dataset(uri).table.arrow_schema
+    columns = pa.schema([field for field in table_columns if field.name in schema.names])
     batch = pa.RecordBatch.from_pylist(rows, schema)
     sorting = RowRules(columns, as_checks(expect), keeps_rows=True)
     checked = CheckedBatches([batch], sorting)
@@ -790,3 +804,149 @@ def test_ambiguous_rows_block_no_others(uri: str, sequence_by: str | None) -> No
     if sequence_by is not None:
         assert replay("7") == lance_stream.ReplayResult(2, {})
         assert rows_of(uri) == [(1, 7), (2, 2)]
+
+
+def replayed(table: lance_stream.Dataset, number: int) -> lance_stream.Dataset:
+    """Commit a row as a replay with a number does."""
+    row = pa.Table.from_pylist([{"id": number, "x": 1}], COLUMNS)
+    append(table.table, row, PendingBatch.of(APP_ID, number, digest=digest_of(row)))
+    return lance_stream.open_dataset(table.uri)
+
+
+@pytest.mark.parametrize(
+    ("num_replays", "number", "is_committed"),
+    [
+        (0, 5, False),
+        (8, 5, False),  # the ledger has all replays
+        (9, 5, None),
+        (9, 10, True),
+        (9, 15, False),
+        (10, 10, None),
+        (10, 15, None),
+        (10, 20, True),
+        (10, 25, False),
+        (10, 100, True),
+        (10, 105, False),
+    ],
+)
+def test_ledgers_tell_which_replays_committed(
+    uri: str, num_replays: int, number: int, is_committed: bool | None
+) -> None:
+    """The ledger lists the last nine replays, here 10, 20, and so on. A replay is only repeated or
+    removed if it certainly is, or is not, among all of them.
+    """
+    ds = lance_stream.open_dataset(uri)
+    for index in range(num_replays):
+        ds = replayed(ds, 10 * (index + 1))
+    if is_committed is None:
+        with pytest.raises(InvalidInputError, match=f"rows of replay {number}: too many"):
+            _is_committed(ds.table, number, MACHINE)
+        return
+    for _ in range(2):  # asking again has the same result
+        assert _is_committed(ds.table, number, MACHINE) is is_committed
+    assert len(rows_of(uri)) == num_replays
+
+
+def test_silent_ledgers_still_list_replays(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the next commit of any stream shortens them."""
+    ds = replayed(replayed(lance_stream.open_dataset(uri), 10), 20)
+    ds = ds.append(pa.Table.from_pylist([{"id": 9, "x": 9}], COLUMNS))
+    monkeypatch.setattr(ledger_entries, "MAX_SILENT_VERSIONS", 0)
+    assert not _is_committed(ds.table, 5, MACHINE)
+    assert _is_committed(ds.table, 10, MACHINE)
+
+
+def test_fixes_may_change_any_column() -> None:
+    """An expression replaces a column, or adds one behind the others."""
+    rows = pa.table({"a": [1, 2], "b": [3, 4]})
+    for fix, expected in (
+        (None, {"a": [1, 2], "b": [3, 4]}),
+        ({"a": "a + b"}, {"a": [4, 6], "b": [3, 4]}),
+        ({"b": "-b"}, {"a": [1, 2], "b": [-3, -4]}),
+        ({"c": "a * 2"}, {"a": [1, 2], "b": [3, 4], "c": [2, 4]}),
+        (lambda table: table.select(["b"]), {"b": [3, 4]}),
+    ):
+        assert list(corrected(rows, fix).to_pydict().items()) == list(expected.items())
+    for result, problem in ((rows[:1], "returned 1"), (None, "returned NoneType")):
+        with pytest.raises(InvalidInputError, match=f"it received 2 and {problem}"):
+            corrected(rows, lambda _, result=result: result)
+
+
+@pytest.mark.parametrize(
+    "change", [{"mode": "merge"}, {"mode": None}, {"sequence_by": 1}, {"expect": []}, {"on": "id"}]
+)
+def test_unknown_rules_are_damage(change) -> None:
+    """A row must be written as its sink would have, or not at all."""
+    assert parse_rules(json.dumps(rules_of())).mode == "append"
+    with pytest.raises(CorruptDataError, match="the rules of a quarantined row are damaged"):
+        parse_rules(json.dumps(rules_of() | change))
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("drops", [False, True])
+def test_columns_of_checks_are_not_stored(uri: str, mode: str, drops: bool) -> None:
+    """A sink may check and order by columns that the table lacks; a fix may drop them."""
+    by_key = {"on": ["id"], "sequence_by": "id"} if mode == "upsert" else {}
+    schema = pa.schema([*WIDE, ("source", pa.string())])
+    rows = [{"id": 1, "x": 300, "source": "s"}]
+    take_in(uri, 0, rows, schema=schema, mode=mode, except_columns=["source"], **by_key)
+
+    def fix(rows: pa.Table) -> pa.Table:
+        rows = rows.set_column(rows.schema.get_field_index("x"), "x", pa.array([7], pa.int16()))
+        return rows.drop_columns(["source"]) if drops else rows
+
+    assert lance_stream.replay_quarantine(uri, fix=fix).rows_replayed == 1
+    assert rows_of(uri) == [(1, 7)]
+
+
+def test_upserts_may_lack_columns(tmp_path: Path) -> None:
+    """The columns that their rows lack keep their values, also those that must not be null."""
+    uri = str(tmp_path / "t.lance")
+    schema = pa.schema([*COLUMNS, pa.field("name", pa.string(), nullable=False)])
+    rows = pa.table([[1, 2], [8, 9], ["a", "b"]], schema=schema)
+    lance_stream.create_dataset(uri, rows)
+    take_in(uri, 0, [{"id": 2, "x": 300}], mode="upsert", on=["id"], sequence_by="id")
+    assert lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_replayed == 1
+    expected = [{"id": 1, "x": 8, "name": "a"}, {"id": 2, "x": 1, "name": "b"}]
+    assert lance_stream.open_dataset(uri).to_table().sort_by("id").to_pylist() == expected
+
+
+def test_quarantines_have_stable_row_ids(uri: str) -> None:
+    """A replay claims rows by their ids."""
+    location = quarantine_uri(uri)
+    config = {TABLE_KEY: normalized(uri)}
+    assert open_quarantine(location, {}, uri) is None
+    lance_stream.create_dataset(location, QUARANTINE_SCHEMA, config=config, stable_row_ids=False)
+    with pytest.raises(InvalidInputError, match="is not a quarantine: it has no stable row ids"):
+        open_quarantine(location, {}, uri)
+
+
+def test_any_quarantine_can_be_opened(uri: str) -> None:
+    """A caller that knows only the quarantine asks for no table."""
+    take_in(uri, 0, bad(1))
+    location = quarantine_uri(uri)
+    for table_uri in (uri, None):
+        assert open_quarantine(location, {}, table_uri) is not None
+    with pytest.raises(InvalidInputError, match="is the quarantine of"):
+        open_quarantine(location, {}, f"{uri}_other")
+
+
+def test_replays_without_claims_commit_nothing(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another replay may claim all rows between the scan and the claim."""
+    take_in(uri, 0, [{"id": 1, "x": 300}])
+    version = lance_stream.open_dataset(uri).version
+    with monkeypatch.context() as patched:
+        patched.setattr(replaying, "claim", lambda bad, *_: (bad, set()))
+        assert lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_replayed == 0
+    assert lance_stream.open_dataset(uri).version == version
+    assert lance_stream.replay_quarantine(uri, fix={"x": "x - 299"}).rows_replayed == 1
+
+
+def test_overtaken_publications_are_repeated(uri: str) -> None:
+    """A file is published only if the quarantine still has the name that it had before."""
+    manifest = lance_stream.open_dataset(uri).update_config({"k": "name"}).table.manifest
+    for key, value in (("k", "name"), ("other", "")):
+        quarantine_writer._check_unchanged(manifest, key, value)
+    for key, value in (("k", "before"), ("k", ""), ("other", "name")):
+        with pytest.raises(RetryableConflictError, match="another driver has written"):
+            quarantine_writer._check_unchanged(manifest, key, value)

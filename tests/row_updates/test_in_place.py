@@ -16,7 +16,7 @@ from lance_stream.errors import LanceStreamError
 from lance_stream.file.reader import TAIL_BYTES
 from lance_stream.read import fragment
 from lance_stream.row_updates import in_place, in_place_costs
-from lance_stream.row_updates.in_place import fragments_that_stay
+from lance_stream.row_updates.in_place import columns_that_may_stay, fragments_that_stay
 from lance_stream.row_updates.in_place_costs import FragmentCosts
 from lance_stream.schema.fields import TOMBSTONED_ID, Field
 from lance_stream.snapshot.history import read_transaction
@@ -592,3 +592,66 @@ def test_columns_with_zones_do_not_stay(wide: lance_stream.Dataset) -> None:
     assert fields_that_stay(price) == ()
     assert fields_that_stay(None, in_place._MAX_BYTES) == (price,)
     assert fields_that_stay(None, in_place._MAX_BYTES + 1) == ()
+
+
+def test_struct_columns_of_old_files_move(uri: str) -> None:
+    """A file of version 2.0 has either null structs or others, so that rows cannot be mixed."""
+    rows = pa.table({"id": [1, 2], "n": [1, 2], "s": [{"a": 1}, None]})
+    for version, can_stay in (("2.0", False), ("2.1", True)):
+        table = lance_stream.create_dataset(f"{uri}{version}", rows.schema, version).table
+        for name, stays in (("n", True), ("s", can_stay)):
+            fields = columns_that_may_stay(table, [name], [], 1)
+            assert [field.name for field in fields] == [name] * stays
+
+
+def test_many_new_values_move(wide: lance_stream.Dataset) -> None:
+    """Old and new values are in one array, which must fit into memory."""
+    table = wide.table
+    for num_bytes, stays in ((in_place._MAX_BYTES, True), (in_place._MAX_BYTES + 1, False)):
+        assert bool(columns_that_may_stay(table, ["price"], [], num_bytes)) == stays
+
+
+def test_rows_of_long_lineage_move(
+    wide: lance_stream.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place, each run of changed rows makes the versions of its fragment longer, which a table
+    may limit; and no limit makes it cheaper.
+    """
+    table = wide.table
+    fields = tuple(field for field in table.schema.fields if field.name == "price")
+    changed = np.array([3, 5, 7, (1 << 32) + 5], np.uint64)
+    stamps = table.manifest.fragments[0].last_updated_at_versions
+    assert isinstance(stamps, bytes)
+    size = len(stamps) + 3 * 2 * in_place._BYTES_PER_RUN
+    for is_cheaper in (True, False):
+        monkeypatch.setattr(
+            FragmentCosts, "is_cheaper_in_place", property(lambda _, answer=is_cheaper: answer)
+        )
+        for limit, expected in ((None, True), (size, True), (size - 1, False)):
+            monkeypatch.setattr(in_place, "limit_of", lambda _, limit=limit: limit)
+            stays = fragments_that_stay(table, changed, fields)
+            assert stays.tolist() == [expected and is_cheaper] * 3 + [is_cheaper]
+
+
+def test_sizes_are_read_if_not_stated(wide: lance_stream.Dataset) -> None:
+    """Old writers do not state the sizes of files, and 0 bytes would make moving look cheap."""
+    table = wide.table
+    fields = tuple(field for field in table.schema.fields if field.name == "price")
+    fragment = table.manifest.fragments[0]
+    (file,) = fragment.files
+    offsets = np.array([3], np.uint32)
+    silent = replace(fragment, files=(replace(file, size_bytes=0),))
+    costs = FragmentCosts.of(table, fragment, fields, offsets)
+    assert costs.other_bytes == file.size_bytes
+    assert FragmentCosts.of(table, silent, fields, offsets) == costs
+    wrong = replace(fragment, files=(replace(file, size_bytes=7),))
+    assert FragmentCosts.of(table, wrong, fields, offsets).other_bytes == 7
+
+
+def test_new_values_get_the_stored_type() -> None:
+    """Both kinds of values become one column."""
+    stored = pa.record_batch({"s": pa.array(["a", "b", None], pa.large_string()), "n": [1, 2, 3]})
+    new = pa.record_batch({"s": ["x", None], "n": [7, 8]})
+    rows = in_place._with_new_values(stored, np.array([0, 1]), new)
+    assert rows.schema.types == stored.schema.types
+    assert rows.to_pydict() == {"s": ["x", None, None], "n": [7, 8, 3]}

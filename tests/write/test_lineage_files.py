@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,8 +14,10 @@ from lance_stream import CorruptDataError, Dataset, InvalidInputError, Retryable
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
 from lance_stream.table.fragments.fragment import Fragment
-from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
+from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import attempts
+from lance_stream.write import lineage_files
 from lance_stream.write.lineage_files import limit_of, with_lineage_files
 from lance_stream.write.planning import StagedFiles
 
@@ -153,3 +156,54 @@ def test_only_stable_row_ids_have_limits(stable_row_ids: bool) -> None:
         f"memory://{uuid.uuid4()}/t", SCHEMA, config=config, stable_row_ids=stable_row_ids
     )
     assert limit_of(dataset.table) == (300 if stable_row_ids else None)
+
+
+@pytest.mark.parametrize("name", ["row_ids", "created_at_versions", "last_updated_at_versions"])
+def test_only_assigned_lineage_is_written(ds: Dataset, name: str) -> None:
+    """The next row id and the next version are not assigned yet."""
+    table = ds.table
+    last = table.manifest.next_row_id - 1 if name == "row_ids" else table.version
+    lineage_files._check(table, {name: np.array([0, last], np.uint64)})
+    with pytest.raises(CorruptDataError, match=f"a row has {last + 1} among its"):
+        lineage_files._check(table, {name: np.array([0, last + 1, 1], np.uint64)})
+
+
+def test_each_sequence_has_the_limit(ds: Dataset) -> None:
+    """A sequence of as many bytes as the limit stays in the manifest."""
+    ids = np.array([5, 900, 7, 3], np.uint64)
+    versions = np.array([2, 1, 2, 1], np.uint64)
+    stamps = encode_row_versions(RowVersionSequence.from_array(versions))
+    fragment = Fragment(
+        id=0,
+        files=(),
+        physical_rows=4,
+        row_ids=encode_row_ids(ids),
+        created_at_versions=stamps,
+        last_updated_at_versions=stamps,
+    )
+    expected = {
+        "row_ids": ids,
+        "created_at_versions": versions,
+        "last_updated_at_versions": versions,
+    }
+    sizes = {name: len(getattr(fragment, name)) for name in expected}
+    assert sizes["row_ids"] != sizes["created_at_versions"]
+    for size in sizes.values():
+        for limit in size - 1, size:
+            values = lineage_files._longer_than(limit, fragment)
+            assert {name: array.tolist() for name, array in values.items()} == {
+                name: expected[name].tolist() for name in expected if sizes[name] > limit
+            }
+    for changes in ({"row_ids": None}, {"physical_rows": 5}):  # has new rows, too
+        assert lineage_files._longer_than(0, replace(fragment, **changes)) == {}
+
+
+def test_oldest_files_keep_lineage() -> None:
+    """Files of version 0.1 cannot have hidden columns."""
+    config = {SPILL: "true", LIMIT: "300"}
+    for version, limit in (("0.1", None), ("2.0", 300)):
+        table = lance_stream.create_dataset(
+            f"memory://{uuid.uuid4()}/t", SCHEMA, version, config=config, stable_row_ids=True
+        ).table
+        assert table.has_stable_row_ids
+        assert limit_of(table) == limit
