@@ -467,8 +467,6 @@ def _shadowed_values(
 
 def _as_stored(values: pa.Array, data_type: pa.DataType) -> pa.Array:
     """Return remembered values in the type of their column."""
-    if isinstance(data_type, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(data_type, _as_stored(values, data_type.storage_type))
     return (
         values.dictionary_encode() if pa.types.is_dictionary(data_type) else values.cast(data_type)
     )

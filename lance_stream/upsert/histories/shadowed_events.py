@@ -177,9 +177,7 @@ def new_shadowed_events(
     columns = [*remembered.new_columns(keys, sequence), mask]
     for name in remembered.values or ():
         data_type = remembered.schema.field(VALUE_PREFIX + name).type
-        column = values.column(name)
-        if isinstance(column, pa.ExtensionArray):
-            column = column.storage
+        column = plain_values(values.column(name))
         positions = pa.array(np.arange(len(stores)), mask=~stores)
-        columns.append(plain_values(column).take(positions).cast(data_type))
+        columns.append(column.take(positions).cast(data_type))
     return Deletes(pa.RecordBatch.from_arrays(columns, schema=remembered.schema))

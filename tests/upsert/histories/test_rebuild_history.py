@@ -10,7 +10,10 @@ Event = tuple[int, int, bool]
 
 
 def events_of(events: list[Event]) -> Events:
-    keys, ranks, deletes = (np.array(part) for part in zip(*events, strict=True))
+    keys, ranks, deletes = (
+        np.array([event[part] for event in events], kind)
+        for part, kind in enumerate((np.int64, np.int64, np.bool_))
+    )
     positions = np.arange(len(events))
     return Events(keys, ranks, deletes, positions, positions)
 
@@ -19,7 +22,7 @@ def test_only_equal_events_are_found() -> None:
     """An event that is taken for a remembered one is forgotten, and the history has a hole."""
     every: list[Event] = list(product(range(3), range(3), [False, True]))
     for other in every:
-        for first in range(len(every)):
+        for first in range(len(every) + 1):
             events = every[first:]
             expected = [event == other for event in events]
             assert _are_among(events_of(events), events_of([other])).tolist() == expected
