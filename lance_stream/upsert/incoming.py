@@ -356,7 +356,7 @@ def _stored_sequence(
     batch: pa.RecordBatch, table: pa.Schema, rules: UpsertRules, rows: Positions
 ) -> pa.Array | None:
     name = rules.sequence_by
-    if name is None or name in rules.except_columns or name not in table.names:
+    if name is None or name in rules.except_columns:
         return None
     chosen = _chosen(batch.select([name]), rows)
     return cast_batch(chosen, pa.schema([table.field(name)])).column(0)

@@ -282,11 +282,7 @@ def _changed_rows(
     reading = read_rows(table, decision.changed, copied_columns, workers.read)
     first = list(_up_to(_MAX_SORTED_BYTES, reading))
     joined = pa.Table.from_batches(first).combine_chunks().to_batches()
-    if (
-        not _can_be_mixed(table, copied_columns)
-        or len(joined) > 1
-        or joined[0].num_rows < len(order)
-    ):
+    if not _can_be_mixed(table, copied_columns) or joined[0].num_rows < len(order):
         parts = chain(first, reading)  # in the order of addresses
         return decision.changed, _completed(incoming, decision.changed_rows, parts, missing)
     stored = joined[0].take(pa.array(order))

@@ -149,8 +149,7 @@ def plain_values(values: pa.Array) -> pa.Array:
 def _are_in(
     values: npt.NDArray[np.uint64], ascending: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.bool_]:
-    if not len(ascending):
-        return np.zeros(len(values), np.bool_)
+    """Return which values are in an array that has at least as many."""
     positions = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     is_member: npt.NDArray[np.bool_] = ascending[positions] == values
     return is_member
@@ -245,7 +244,7 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
     missing = {
         name: np.ones(rows.num_rows, np.bool_)
         for name in schema.names
-        if name.startswith(VALUE_PREFIX) and name not in names
+        if name not in names  # value columns: a file has all others
     }
     try:
         return Deletes(cast_batch(rows.select(names), schema), missing)
@@ -283,17 +282,10 @@ def schema_of(
     pairs = zip(column_names(on, is_history=values is not None), types, strict=True)
     fields = [pa.field(name, kind, nullable=False) for name, kind in pairs]
     fields += [
-        pa.field(VALUE_PREFIX + value, remembered_value_type(table.field(value).type))
+        pa.field(VALUE_PREFIX + value, plain_type(table.field(value).type))
         for value in values or ()
     ]
     return pa.schema(fields)
-
-
-def remembered_value_type(arrow_type: pa.DataType) -> pa.DataType:
-    """Return the type of remembered values: without extensions and dictionaries."""
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return remembered_value_type(arrow_type.storage_type)
-    return plain_type(arrow_type)
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:

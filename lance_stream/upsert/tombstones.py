@@ -233,7 +233,8 @@ def remembered_deletes(
         environment: The clock.
 
     Returns:
-        None if the rows have no order, or if there are no deletes to honor and none to add.
+        None if the rows have no order, or if the table remembers no deletes by the rules' columns
+        and the upsert adds none.
 
     Raises:
         InvalidInputError: See `open_remembered`.
@@ -247,7 +248,7 @@ def remembered_deletes(
         return None
     if rules.tombstones not in (None, FOR_GOOD):
         environment = with_store_clock(table.store, environment)
-    remembered = open_remembered(
+    return open_remembered(
         table,
         rules.on,
         name,
@@ -255,7 +256,6 @@ def remembered_deletes(
         age=rules.tombstones,
         now_ms=environment.now_nanos() // 1_000_000,
     )
-    return remembered if remembered.files or remembered.is_remembering else None
 
 
 def open_remembered(
@@ -465,8 +465,7 @@ def plan_tombstones(
         file
         for file in files_to_join(remembered.files, num_new)
         # Merging would turn values that were not remembered into remembered nulls.
-        if remembered.values is None
-        or not DELETE_FILES.get(remembered.open_files, file, remembered.schema).missing
+        if not DELETE_FILES.get(remembered.open_files, file, remembered.schema).missing
     ]
     content = _joined(remembered, deletes, joined)
     random = environment.random_id() << 64 | environment.random_id()

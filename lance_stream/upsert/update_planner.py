@@ -44,7 +44,7 @@ class Work(NamedTuple):
         parts: The outcomes of all parts; at most one of them touches each row of the table.
         stored: The incoming columns that are stored.
         remembered: The deletes, or shadowed events, that the version remembers; None if there are
-            none to honor and none to add.
+            none to honor or to add.
     """
 
     parts: Sequence[UpsertPart]

@@ -142,8 +142,8 @@ class _BatchOfRows:
                 self._written = self._written._replace(decision=decision)
             else:
                 self.discard()
-                self._written_on = table
                 self._written = write_rows(table, incoming, decision, remembered, self._workers)
+                self._written_on = table
                 remember_keys(table, self.rules, incoming.rows, self._written, self._workers)
         part = UpsertPart(self._written, incoming.num_rows, incoming.num_late + decision.num_late)
         return Work([part], incoming.rows.schema.names, remembered)
@@ -152,7 +152,7 @@ class _BatchOfRows:
         """Delete the files of the last attempt."""
         if self._written is not None:
             delete_files(self._store, self._written.files)
-            self._written = None
+            self._written = self._written_on = None
 
     def _prepare(self, table: TableVersion) -> IncomingRows:
         """Return the rows to apply, in the types of a version."""
@@ -172,9 +172,7 @@ class _BatchOfRows:
         before = self._written_on
         if self._written is None or before is None:
             return False
-        if table.version < before.version or table.schema != before.schema:
-            return False
-        if table.file_version != before.file_version:
+        if table.schema != before.schema or table.file_version != before.file_version:
             return False
         pairs = zip(self._written.decision[:5], decision[:5], strict=True)
         if not all(np.array_equal(one, other) for one, other in pairs):

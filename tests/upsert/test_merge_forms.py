@@ -10,7 +10,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.upsert import attempts
 from lance_stream.upsert.large.staged_rows import stage_rows, upsert_staged
-from lance_stream.upsert.rules import UpsertRules
+from lance_stream.upsert.rules import UpsertRules, check_conditions, with_one_time
 
 SCHEMA = pa.schema(
     [
@@ -121,6 +121,37 @@ def test_conditions_follow_the_rules_of_filters(ds: Dataset) -> None:
     assert prices(after) == {1: 15, 2: 20, 3: 30}
     after = after.upsert(rows({4: 4}), "id", when_not_matched="Source.PRICE > 5")
     assert prices(after) == {1: 15, 2: 20, 3: 30}
+
+
+@pytest.mark.parametrize("holds", [True, False, None])
+def test_conditions_may_name_no_column(ds: Dataset, holds: bool | None) -> None:
+    """A program may turn a rule off by a constant, and null is not true."""
+    condition = {True: "1 = 1", False: "1 = 2", None: "CAST(NULL AS BOOLEAN)"}[holds]
+    data = rows({1: 11, 4: 40})
+    after = ds.upsert(data, "id", when_matched=condition)
+    assert prices(after) == {1: 11 if holds else 10, 2: 20, 3: 30, 4: 40}
+    after = ds.checkout(ds.version).upsert(rows({5: 50}), "id", when_not_matched=condition)
+    assert (5 in prices(after)) == bool(holds)
+
+
+def test_broken_conditions_are_refused_early() -> None:
+    """A stream must not start with a condition that its first batch refuses."""
+    check_conditions(None, None)
+    check_conditions("update", "insert")
+    check_conditions("ignore", "ignore")
+    check_conditions("source.price > target.price", "source.price > 1")
+    for conditions in ("source.price >", None), (None, "source.price >"):
+        with pytest.raises(InvalidInputError):
+            check_conditions(*conditions)
+
+
+def test_missing_conditions_are_the_default() -> None:
+    """The function fixes the current time of a condition, and leaves everything else."""
+    assert with_one_time(None, "update") == "update"
+    for condition in "update", "ignore", "source.price > 1":
+        assert with_one_time(condition, "update") == condition
+    fixed = with_one_time("source.at > current_timestamp()", "update")
+    assert "current_timestamp" not in fixed
 
 
 def test_deletes_ignore_conditions_of_updates(ds: Dataset) -> None:

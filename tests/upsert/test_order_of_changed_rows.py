@@ -145,3 +145,22 @@ def test_deletes_need_no_other_column(file_version: str) -> None:
     ]
     with pytest.raises(InvalidInputError, match="'y' must not be null"):
         ds.upsert(pa.table({"id": [30], "gone": [False]}), "id", None, "gone", "gone")
+
+
+@pytest.mark.parametrize("file_version", ["2.0", "2.1"])
+def test_null_structs_move_with_their_rows(file_version: str) -> None:
+    """Files of version 2.0 have no null structs, so that such rows go to files without the
+    column.
+    """
+    struct = pa.struct([("a", pa.int64())])
+    schema = pa.schema([pa.field("id", pa.int64(), False), ("x", pa.int64()), ("s", struct)])
+    ds = lance_stream.create_dataset(
+        f"memory://{uuid.uuid4()}/t", schema, file_version=file_version
+    )
+    stored = [{"id": key, "x": 0, "s": None if key % 2 else {"a": key}} for key in range(4)]
+    for part in stored[::2], stored[1::2]:
+        ds = ds.append(pa.Table.from_pylist(part, schema))
+    ds = ds.upsert(pa.table({"id": range(4), "x": [7] * 4}), "id")
+    rows = ds.to_table().sort_by("id").to_pylist()
+    assert rows == [{**row, "x": 7} for row in stored]
+    assert ds.verify() == []

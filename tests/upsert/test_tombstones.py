@@ -310,6 +310,7 @@ def test_unstored_sequences_compare_as_wider_type() -> None:
     "sequence",
     [
         pa.array([1, 2], pa.timestamp("us", "UTC")),
+        pa.array([1, 2], pa.timestamp("us")),
         pa.array(["a", "b"]),
         pa.array([0.5, 1.5]),
         pa.array([1, 2], pa.decimal128(9, 2)),
@@ -326,6 +327,25 @@ def test_ordered_types_can_be_sequences(sequence: pa.Array) -> None:
     assert late(table, ids(2, 1), sequence) == [True, False]
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_only_instants_are_remembered_in_utc(zone: str | None) -> None:
+    """Another writer may have the same instants in another zone, but times without a zone are
+    none.
+    """
+    kind = pa.struct([("at", pa.timestamp("ms", zone))])
+    expected = pa.struct([("at", pa.timestamp("ms", zone and "UTC"))])
+    assert by(new_table(), ["id"], kind).schema.field(SEQUENCE).type == expected
+
+
+def test_expired_tombstones_bind_no_columns() -> None:
+    """The config keeps their columns after the last file has expired."""
+    tombstones = Tombstones(("id",), "seq", "string")
+    table = new_table()
+    table = table.at(replace(table.manifest, config=config_entries(tombstones)))
+    remembered = by(table, ["id"], pa.int64())
+    assert (remembered.files, remembered.schema.field(SEQUENCE).type) == ((), pa.int64())
+
+
 def test_only_named_columns_conflict() -> None:
     """Deletes are remembered by the key and the sequence, whatever other columns the table has."""
     table = new_table(SCHEMA.append(pa.field("more", pa.int64())))
@@ -340,13 +360,21 @@ def test_only_named_columns_conflict() -> None:
         planned.entries(replace(table.manifest, schema=without_sequence), 2)
 
 
-def test_clones_read_their_origins_files() -> None:
-    """A shallow clone copies the manifest, whose tombstones lie in the directory of the origin."""
+@pytest.mark.parametrize("is_root", [True, False])
+def test_clones_read_their_origins_files(is_root: bool) -> None:
+    """A shallow clone copies the manifest, whose tombstones lie in the directory of the origin, but
+    not in one that has only data files.
+    """
     table = remember(new_table(), ids(1), pa.array([5]))
-    base = lance_stream.table.manifest.BasePath(0, table.store.uri, None, is_dataset_root=True)
+    base = lance_stream.table.manifest.BasePath(0, table.store.uri, None, is_dataset_root=is_root)
     clone = new_table()
     manifest = replace(clone.manifest, base_paths=(base,), config=table.manifest.config)
-    assert late(replace(clone, manifest=manifest), ids(1, 2), pa.array([5, 5])) == [True, False]
+    rows = ids(1, 2), pa.array([5, 5])
+    if is_root:
+        assert late(replace(clone, manifest=manifest), *rows) == [True, False]
+    else:
+        with pytest.raises(CorruptDataError, match="deletes is missing"):
+            late(replace(clone, manifest=manifest), *rows)
 
 
 def test_clones_keep_their_origins_deletes(tmp_path: Path) -> None:
@@ -384,7 +412,9 @@ def test_damaged_files_explain_the_remedy(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(CONFIG_KEY in note for note in raised.value.__notes__)
 
 
-@pytest.mark.parametrize("kind", ["another of the table", "longer", "shorter", "huge"])
+@pytest.mark.parametrize(
+    "kind", ["another of the table", "longer", "longer in front", "shorter", "huge"]
+)
 def test_replaced_files_are_refused(kind: str, tmp_path: Path) -> None:
     """A backup tool may restore another file under the name, and deletes of the wrong rows would
     go unnoticed.
@@ -401,7 +431,8 @@ def test_replaced_files_are_refused(kind: str, tmp_path: Path) -> None:
         with file.open("r+b") as open_file:
             open_file.truncate(1 << 40)  # takes no room on the disk
     else:
-        file.write_bytes(data + b"x" if kind == "longer" else data[:-1])
+        others = {"longer": data + b"x", "longer in front": b"x" + data, "shorter": data[:-1]}
+        file.write_bytes(others[kind])
     tombstone_files.DELETE_FILES._files.clear()
     with pytest.raises(CorruptDataError, match=f"replaced or damaged.*{CONFIG_KEY}"):
         late(table, ids(1), pa.array([5]))
@@ -502,6 +533,20 @@ def test_unbounded_value_types_are_refused(kind: pa.DataType, is_accepted: bool)
         as_key = DELETES.set_column(0, "key:id", column)
         with pytest.raises(CorruptDataError, match=r"has values of|nulls"):
             decode_deletes(encode_deletes(Deletes(as_key)), NAMES, 2)
+
+
+def test_values_are_remembered_in_one_column() -> None:
+    """A column with two values has none."""
+    values = pa.record_batch(
+        [pa.array([True, False]), *[pa.array([1, 2])] * 2], ["stores", "value:v", "value:v"]
+    )
+    rows = pa.RecordBatch.from_arrays(
+        [*DELETES.columns, *values.columns], [*NAMES, *values.schema.names]
+    )
+    names = [*NAMES, STORES]
+    assert decode_deletes(encode_deletes(Deletes(rows.select(range(5)))), names, 2).num_columns == 5
+    with pytest.raises(CorruptDataError, match=r"has the columns .*'value:v', 'value:v'; expected"):
+        decode_deletes(encode_deletes(Deletes(rows)), names, 2)
 
 
 def test_keys_of_other_types_are_refused() -> None:

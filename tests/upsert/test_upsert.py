@@ -12,9 +12,11 @@ import lance_stream
 from lance_stream.errors import InvalidInputError
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.upsert.rules import UpsertRules
+from lance_stream.upsert.incoming import check_names
+from lance_stream.upsert.rules import END_AT, SEQUENCE, START_AT, HistoryRules, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
+from lance_stream.write.row_checks import Check
 from tests.sampling import ALL_CASES
 
 SCHEMA = pa.schema(
@@ -191,6 +193,52 @@ def test_invalid_rows_change_nothing(rows: dict[str, Any], rules: UpsertRules, m
     with pytest.raises((InvalidInputError, lance_stream.NotFoundError), match=match):
         upsert(table, pa.table(rows), rules)
     assert open_newest(table) == table.version
+
+
+@pytest.mark.parametrize(
+    ("batch", "table", "rules", "match"),
+    [
+        (["id", "x", "x"], ["id", "x"], {}, "the column 'x' occurs more than once"),
+        (["id"], ["id", "x", "x"], {}, "'x'"),
+        (["id", "at"], ["id", "at", SEQUENCE], {"sequence_by": "at"}, "does not set"),
+        (["id", SEQUENCE], ["id", SEQUENCE], {"sequence_by": SEQUENCE}, ""),
+        (["id"], ["id", SEQUENCE], {}, ""),
+        (["id", "at"], ["id", "at"], {"sequence_by": "at"}, ""),
+        (["id"], ["id", START_AT, END_AT], {}, "would change all rows of a key"),
+        (["id"], ["id", START_AT, END_AT], {"history": HistoryRules()}, ""),
+        (["id", START_AT], ["id", START_AT, END_AT], {}, ""),
+        (["id"], ["id", START_AT], {}, ""),
+        (["id"], ["id", END_AT], {}, ""),
+    ],
+)
+def test_names_have_to_fit_the_table(
+    batch: list[str], table: list[str], rules: dict[str, Any], match: str
+) -> None:
+    """An upsert by names that mean something else in the table would change the wrong rows."""
+    data, stored = (
+        pa.schema([pa.field(name, pa.int64()) for name in names]) for names in (batch, table)
+    )
+    if not match:
+        check_names(data, stored, UpsertRules(("id",), **rules))
+        return
+    with pytest.raises(InvalidInputError, match=match):
+        check_names(data, stored, UpsertRules(("id",), **rules))
+
+
+def test_checks_hold_for_all_rows() -> None:
+    """One bad row refuses the batch, deletes need not meet a check, and columns may be missing."""
+    table = small()
+    rules = UpsertRules(("id",), delete_when="x = 99")
+    checks = [Check("limit", "x < 5")]
+    good = pa.table({"id": [1, 2, 7], "x": [2.0, 99.0, 4.5]})
+    bad = pa.table({"id": [1, 7, 8], "x": [2.0, 5.0, 6.0]})
+    with pytest.raises(InvalidInputError, match=r"2 of 3 rows.*limit"):
+        upsert(table, bad, rules, checks=checks)
+    assert open_newest(table) == table.version
+    stored = content(upsert(table, good, rules, checks=checks).table)
+    assert {row["id"]: row["x"] for row in stored}[7] == 4.5
+    assert 2 not in {row["id"] for row in stored}
+    assert upsert(table, bad, rules).num_inserted == 1
 
 
 def open_newest(table: TableVersion) -> int:

@@ -358,6 +358,56 @@ def test_missing_fields_in_items_are_refused(way: Way, kind: pa.DataType, value:
         way(table, pa.table({"id": [1], "s": value}), BY_ID)
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()])
+@pytest.mark.parametrize("tombstones", [None, timedelta(days=7)])
+def test_unstored_sequences_ignore_stored_namesakes(
+    way: Way, kind: pa.DataType, tombstones: timedelta | None
+) -> None:
+    """The table's column has another meaning, and possibly another type, so that it neither makes
+    rows late nor defines how deletes are remembered.
+    """
+    stored = pa.table({"id": [1, 2], "at": pa.array([100, 100]).cast(kind), "x": ["old", "old"]})
+    rules = UpsertRules(("id",), "at", "x = 'gone'", ("at",), tombstones=tombstones)
+    table = way(
+        table_of(stored), pa.table({"id": [1, 2], "at": [5, 5], "x": ["new", "gone"]}), rules
+    ).table
+    table = way(table, pa.table({"id": [1, 2], "at": [4, 4], "x": ["newer", "back"]}), rules).table
+    rows = lance_stream.Dataset(table).to_table().sort_by("id").to_pylist()
+    at = stored["at"][0].as_py()
+    assert rows[0] == {"id": 1, "at": at, "x": "newer"}
+    assert rows[1:] == ([] if tombstones else [{"id": 2, "at": None, "x": "back"}])
+
+
+def test_sequences_can_be_keys(way: Way) -> None:
+    """A table of all versions of its rows has the sequence in its key."""
+    table = table_of(pa.table({"id": [1, 1], "at": [5, 6], "x": ["a", "b"]}))
+    rows = pa.table({"id": [1, 1, 2], "at": [5, 7, 5], "x": ["A", "C", "D"]})
+    result = way(table, rows, UpsertRules(("id", "at"), sequence_by="at"))
+    stored = (
+        lance_stream.Dataset(result.table)
+        .to_table()
+        .sort_by([("id", "ascending"), ("at", "ascending")])
+    )
+    assert stored["x"].to_pylist() == ["A", "b", "C", "D"]
+    assert (result.num_updated, result.num_inserted) == (1, 2)
+
+
+def test_sequences_must_be_stored_or_excepted(way: Way) -> None:
+    """The table may have lost the column since the stream began."""
+    rows = pa.table({"id": [1], "at": [5]})
+    with pytest.raises(InvalidInputError, match="the table has no column 'at'"):
+        way(table_of(rows.select(["id"])), rows, UpsertRules(("id",), sequence_by="at"))
+
+
+def test_tombstones_of_other_columns_are_ignored(way: Way) -> None:
+    """An upsert that remembers no deletes may have an order that tombstones do not support."""
+    rows = pa.table({"id": [1, 2], "at": [5, 5], "list": [[1], [2]]})
+    remembering = UpsertRules(("id",), "at", "id = 2", tombstones=timedelta(days=7))
+    table = way(table_of(rows), rows, remembering).table
+    result = way(table, rows.slice(1), UpsertRules(("id",), sequence_by="list"))
+    assert result.num_inserted == 1
+
+
 def test_none_excludes_no_column() -> None:
     """`except_columns=None` means that every column is stored."""
     rows = pa.table({"id": [1], "x": [1]})

@@ -1,5 +1,6 @@
 """Rows that tasks have staged are applied to whatever the table is by the time of the commit."""
 
+import uuid
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,10 +11,18 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream.errors import InvalidInputError
 from lance_stream.keys.key_matcher import KeyMatcher
+from lance_stream.row_updates.staged_files import WordRange
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.upsert import row_writer
 from lance_stream.upsert.large import staged_rows
-from lance_stream.upsert.large.staged_rows import RangeThreads, stage_rows, upsert_staged
+from lance_stream.upsert.large.staged_rows import (
+    RangeThreads,
+    StagedRows,
+    stage_rows,
+    upsert_staged,
+)
 from lance_stream.upsert.rules import UpsertRules
 from lance_stream.upsert.upsert import upsert
 from tests.upsert.large.running_parts import upsert_staged_rows
@@ -139,3 +148,128 @@ def test_ranges_have_limited_rows() -> None:
         limit,
         limit,
     ]
+
+
+EMPTY = pa.record_batch({"id": pa.array([], pa.int64())})
+ROWS = pa.record_batch({"id": pa.array(range(8), pa.int64())})
+BY_ID = UpsertRules(("id",))
+
+
+def table_of_ids() -> TableVersion:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    return lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema).table
+
+
+def test_tasks_without_rows_stage_nothing() -> None:
+    """Spark has tasks without rows, and a batch may have no other ones."""
+    table = table_of_ids()
+    for batches in [], [EMPTY] * 2:
+        staged_task = stage_rows(batches, table.store, EMPTY.schema, BY_ID)
+        assert (staged_task.num_rows, staged_task.encoded, staged_task.keys.names) == (0, b"", [])
+    assert list(staged_rows._joined([EMPTY] * 2)) == []
+    for staged in [], [StagedRows()] * 2:
+        result = upsert_staged(table, staged, BY_ID, ["id"], None)
+        assert (result.table, result.is_new) == (table, False)
+    one = stage_rows([EMPTY, ROWS, EMPTY], table.store, EMPTY.schema, BY_ID)
+    assert upsert_staged(table, [StagedRows(), one], BY_ID, ["id"], None).num_inserted == 8
+
+
+def test_tasks_report_missing_key_columns() -> None:
+    """The error lists the table's columns, wherever it occurs."""
+    with pytest.raises(InvalidInputError, match=r"'key', is not in the table, which has: id"):
+        stage_rows([ROWS], table_of_ids().store, EMPTY.schema, UpsertRules(("key",)))
+
+
+@pytest.mark.parametrize("task", [0, staged_rows._MANY_TASKS - 1, staged_rows._MANY_TASKS])
+@pytest.mark.parametrize("more", [0, 1])
+def test_tasks_keep_few_bytes(task: int, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver holds what tasks keep in memory, and they do not know how many they are."""
+    of_many = task >= staged_rows._MANY_TASKS
+    name = "_MAX_INLINE_BYTES_OF_MANY" if of_many else "_MAX_INLINE_BYTES"
+    assert staged_rows._MAX_INLINE_BYTES > staged_rows._MAX_INLINE_BYTES_OF_MANY
+    monkeypatch.setattr(staged_rows, name, 2 * ROWS.nbytes - more)
+    store = table_of_ids().store
+    staged = stage_rows([ROWS, EMPTY, ROWS], store, EMPTY.schema, BY_ID, task=task)
+    assert (staged.num_rows, bool(staged.encoded), bool(staged.sorted_rows.path)) == (
+        16,
+        not more,
+        bool(more),
+    )
+
+
+def test_sorted_portions_have_about_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task sorts a portion in memory."""
+    monkeypatch.setattr(staged_rows, "SORTED_BATCH_BYTES", 2 * ROWS.nbytes)
+    portions = staged_rows._joined([EMPTY, ROWS, ROWS, ROWS.slice(4), ROWS, ROWS.slice(2), EMPTY])
+    assert [portion.num_rows for portion in portions] == [16, 18]
+
+
+@pytest.mark.parametrize(
+    ("limit", "more"), [("MAX_ROWS", 0), ("MAX_ROWS", 1), ("MAX_BYTES", 0), ("MAX_BYTES", 1)]
+)
+def test_larger_batches_have_ranges(limit: str, more: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the limits, one upsert of all rows takes the least requests."""
+    table = table_of_ids()
+    staged = stage_rows([ROWS], table.store, EMPTY.schema, BY_ID)
+    size = {"MAX_ROWS": staged.num_rows, "MAX_BYTES": staged.num_bytes}[limit]
+    monkeypatch.setattr(staged_rows, limit, size - more)
+    num_ranges: list[int] = []
+
+    class Workers(RangeThreads):
+        def run(self, function: Any, ranges: Any) -> Any:
+            num_ranges.append(len(ranges))
+            return super().run(function, ranges)
+
+    result = upsert_staged(table, [staged], BY_ID, ["id"], None, workers=Workers())
+    assert result.num_inserted == 8
+    assert bool(num_ranges) == bool(more)
+
+
+SPANS = [WordRange(number, number) for number in range(6)]
+
+
+@pytest.mark.parametrize("at", range(3))
+@pytest.mark.parametrize("is_returned", [False, True])
+def test_no_range_starts_after_a_failure(
+    at: int, is_returned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the other ranges have to be known, so that they can be deleted."""
+    monkeypatch.setattr(RangeThreads, "ranges_at_once", 1)
+    started: list[int] = []
+    error = InvalidInputError("no more")
+
+    def function(span: WordRange) -> Any:
+        started.append(span.first)
+        if span.first < at:
+            return span
+        if is_returned:
+            return error
+        raise error
+
+    outcomes: list[Any] = []
+    if is_returned:
+        outcomes.extend(RangeThreads().run(function, SPANS))
+        assert outcomes.pop() is error
+    else:
+        with pytest.raises(InvalidInputError, match="no more"):
+            outcomes.extend(RangeThreads().run(function, SPANS))
+    assert outcomes == SPANS[:at]
+    assert started == [*range(at + 1)]
+
+
+def test_broken_runs_leave_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range may have failed before the workers do, and only the others have files."""
+    table = table_of_ids()
+    monkeypatch.setattr(staged_rows, "MAX_ROWS", 4)
+
+    class Workers(RangeThreads):
+        def run(self, function: Any, ranges: Any) -> Any:
+            yield function(ranges[0])
+            yield InvalidInputError("this range")
+            raise KeyboardInterrupt
+
+    staged = stage_rows([ROWS], table.store, EMPTY.schema, BY_ID)
+    with pytest.raises(KeyboardInterrupt):
+        upsert_staged(table, [staged], BY_ID, ["id"], None, workers=Workers())
+    assert table.store.list("data") == []
+    assert table.log.latest() == table.version
