@@ -104,7 +104,8 @@ class Lookup:
             since.append(entry)
             if entry.batch_id == self.batch.batch_id:
                 break
-        batch_entry = since[-1] if since and since[-1].batch_id == self.batch.batch_id else None
+        # The newest entry covers the batch id, so there is at least this one.
+        batch_entry = since[-1] if since[-1].batch_id == self.batch.batch_id else None
         is_alias = app_id != self.batch.app_id
         if batch_entry is None:
             standing = Standing.ALIAS_FORGOTTEN if is_alias else Standing.FORGOTTEN

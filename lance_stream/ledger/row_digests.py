@@ -264,7 +264,7 @@ def _are_valid(array: pa.Array) -> npt.NDArray[np.bool_] | None:
 
 
 def _codes(array: pa.Array) -> U64s:
-    """Return the codes of plain values, which are arbitrary for nulls."""
+    """Return the codes of plain values, not all null; they are arbitrary for nulls."""
     return _CODES[_kind(array.type)](array)
 
 
@@ -295,11 +295,8 @@ def _structs(array: pa.StructArray) -> U64s:
 
 def _values(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
     """Return values of fixed width without a copy; they are arbitrary for nulls."""
-    buffer = array.buffers()[1]
-    if buffer is None:
-        return np.zeros(len(array), dtype)
     size = np.dtype(dtype).itemsize
-    return np.frombuffer(buffer, dtype, len(array), array.offset * size)
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * size)
 
 
 def _words(values: npt.NDArray[Any]) -> U64s:
@@ -466,7 +463,7 @@ def _texts(array: pa.Array) -> U64s:
         offsets = _offsets(array).astype(np.int64, copy=False)
         starts, lengths = offsets[:-1], np.diff(offsets)
     sums = lengths.view(np.uint64) * _LENGTH
-    if data is None or not count or not data.size:
+    if data is None or not data.size:
         return _mix(sums)
     first, last = int(starts[0]), int(starts[-1] + lengths[-1])
     padded = np.zeros(last - first + 8, np.uint8)
@@ -489,10 +486,7 @@ def _offsets(array: pa.Array) -> npt.NDArray[Any]:
         or pa.types.is_large_list(array.type)
     )
     dtype = np.dtype(np.int64 if is_large else np.int32)
-    buffer = array.buffers()[1]
-    if buffer is None or not buffer.size:
-        return np.zeros(len(array) + 1, dtype)
-    return np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, array.offset * dtype.itemsize)
 
 
 def _read_words(words: Any, starts: Any, lengths: Any) -> U64s:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.errors import InvalidInputError, OtherBatchError
+from lance_stream.errors import InvalidInputError, NotFoundError, OtherBatchError
 from lance_stream.ledger.micro_batch import fingerprint
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.ledger.row_digests import digest_of
@@ -338,3 +338,46 @@ def test_long_silent_streams_keep_their_batches(
     for number in (4, 3, 1):
         assert not take_in(table, number, rows(number)).is_new
     assert ids_of(table) == [*range(5), *range(100, 105)]
+
+
+def test_claims_concern_other_sinks_only(table: TableVersion) -> None:
+    """The version of the sink's own batch is no other sink's, whoever has claimed it."""
+    version = take_in(table, 4, rows(1, 2)).table.version
+    assert not take_in(table, 4, rows(1, 2), claimed=frozenset([version])).is_new
+    assert ids_of(table) == [1, 2]
+
+
+@pytest.mark.parametrize("late_start", [False, True])
+@pytest.mark.parametrize("query_id", ["", QUERY])
+@pytest.mark.parametrize("batch_id", [0, 1, 5])
+def test_only_first_batches_create_tables(batch_id: int, query_id: str, late_start: bool) -> None:
+    """A later batch of a query has lost its table, unless the user says otherwise."""
+    pending = PendingBatch.of("app", batch_id, query_id)
+    if batch_id and query_id and not late_start:
+        with pytest.raises(NotFoundError, match=f"no table at uri for batch {batch_id} of"):
+            pending.check_may_create("uri", late_start=late_start)
+    else:
+        pending.check_may_create("uri", late_start=late_start)
+
+
+@pytest.mark.parametrize(
+    ("last", "recent"), [(None, []), (2, [2]), (6, [6]), (7, []), (8, [])], ids=str
+)
+@pytest.mark.parametrize("quarantined", ["", "mine"])
+def test_entries_continue_earlier_batches(
+    table: TableVersion, last: int | None, recent: list[int], quarantined: str
+) -> None:
+    """A stream that starts over has no earlier batches, and an entry names the last file with bad
+    rows.
+    """
+    config = dict(table.manifest.config)
+    if last is not None:
+        entry = ledger_entries.LedgerEntry(last, QUERY, 1, quarantined="theirs")
+        config |= ledger_entries.config_entries(QUERY, entry)
+    newest = replace(table.manifest, config=config)
+    pending = batch(7, rows(1), quarantined=quarantined)
+    written = ledger_entries.read_entry(pending.ledger_entries(newest, 2), QUERY)
+    assert written is not None
+    assert (written.batch_id, written.version) == (7, 2)
+    assert [entry.batch_id for entry in written.recent] == recent
+    assert written.quarantined == (quarantined or ("theirs" if recent else ""))

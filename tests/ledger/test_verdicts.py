@@ -57,6 +57,14 @@ def _error(standing: Standing, contents: Contents, verdict: Verdict) -> LanceStr
     return refusal(verdict, match, BATCH, OTHERS, "uri")
 
 
+@pytest.mark.parametrize("verdict", [Verdict.OTHER_ROWS, Verdict.OTHER_RULES])
+def test_refusals_name_the_batch_version(verdict: Verdict) -> None:
+    """The user compares the version with what has arrived, and later ones say nothing about it."""
+    newest = replace(ENTRY, batch_id=5, version=11)
+    match = Match(Standing.EARLIER, "app", newest, ENTRY, (newest, ENTRY))
+    assert "is in uri since version 9" in str(refusal(verdict, match, BATCH, OTHERS, "uri"))
+
+
 @pytest.mark.parametrize("standing", [Standing.NEWEST, Standing.EARLIER, Standing.FORGOTTEN])
 def test_recorded_batch_ids_are_never_new(standing: Standing) -> None:
     """Rows under them would be written twice."""
