@@ -289,7 +289,7 @@ def _highest(sources: Iterator[_Source], max_rows: int) -> tuple[list[CandidateR
     candidates: list[CandidateRows] = []
     limit = 0
     for max_row_id, read in ordered:
-        if limit and max_row_id < limit:
+        if max_row_id < limit:
             return _from_row_id(candidates, limit), False
         rows = read()
         if len(rows.offsets):

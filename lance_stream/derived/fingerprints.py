@@ -64,8 +64,6 @@ def _distinguishable(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _may_differ_if_equal(kind: pa.DataType) -> bool:
     """Return whether values of a type may compare as equal although they differ."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _may_differ_if_equal(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return _may_differ_if_equal(kind.value_type)
     if pa.types.is_floating(kind) or pa.types.is_map(kind):
@@ -78,8 +76,6 @@ def _as_bits(values: pa.Array) -> pa.Array:
     kind = values.type
     if not _may_differ_if_equal(kind):
         return values
-    if isinstance(values, pa.ExtensionArray):
-        return _as_bits(values.storage)
     if pa.types.is_dictionary(kind):
         return _as_bits(values.dictionary_decode())
     if pa.types.is_floating(kind):

@@ -1,6 +1,8 @@
 """The rows of a source that may have changed since a version."""
 
 import uuid
+from collections.abc import Callable
+from itertools import combinations
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +12,8 @@ import lance_stream
 from lance_stream.derived.candidates import (
     CandidateRows,
     VersionDiff,
+    _highest,
+    _rows,
     changed_since,
     next_rows,
 )
@@ -85,3 +89,69 @@ def test_processed_versions_are_not_checked_again() -> None:
     assert [rows.row_ids.tolist() for rows in pending.rows] == [[6, 7, 8]]
     pending = next_rows(table, (PendingRange(after=2, skip=(4,)),), 100)
     assert [rows.row_ids.tolist() for rows in pending.rows] == [[3, 4, 5]]
+
+
+@pytest.mark.parametrize("deleted", [(), (0,), (3,), (5,), (0, 2, 3, 5)])
+def test_parts_of_fragments_omit_deleted_rows(deleted: tuple[int, ...]) -> None:
+    """Lineage selects a part of a fragment, whose deleted rows count from the fragment's start."""
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    ds = ds.append(pa.table({"id": range(6)}))
+    for row in deleted:
+        ds = ds.delete(f"id = {row}")
+    for start, stop in combinations(range(7), 2):
+        rows = _rows(ds.table, 0, PendingRange(0), start, stop)
+        expected = [row for row in range(start, stop) if row not in deleted]
+        assert rows.offsets.tolist() == rows.row_ids.tolist() == expected
+    whole = _rows(ds.table, 0, PendingRange(0), 0, None)
+    assert whole.offsets.tolist() == [row for row in range(6) if row not in deleted]
+
+
+@pytest.mark.parametrize(
+    ("max_rows", "num_reads", "expected"),
+    [(2, 1, [7, 8]), (3, 2, [6, 7, 8]), (4, 2, [5, 6, 7, 8]), (6, 2, [3, 4, 5, 6, 7, 8])],
+)
+def test_the_highest_rows_are_read_first(
+    max_rows: int, num_reads: int, expected: list[int]
+) -> None:
+    """A backfill of a large table must not read the lineage of all fragments in each round."""
+    reads: list[int] = []
+
+    def source(index: int) -> tuple[int, Callable[[], CandidateRows]]:
+        ids = np.arange(3 * index, 3 * index + 3, dtype=np.uint64)
+
+        def read() -> CandidateRows:
+            reads.append(index)
+            return CandidateRows(index, np.arange(3, dtype=np.uint32), ids)
+
+        return int(ids[-1]), read
+
+    rows, has_all = _highest(map(source, range(3)), max_rows)
+    assert sorted(row_id for part in rows for row_id in part.row_ids.tolist()) == expected
+    assert not has_all
+    assert len(reads) <= num_reads + (max_rows % 3 == 0)
+
+
+@pytest.mark.parametrize("after", [2, 5])
+def test_only_later_versions_are_skipped(after: int) -> None:
+    """The progress keeps the skipped versions until the rest of the range is checked."""
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for start in range(4):
+        ds = ds.append(pa.table({"id": [start]}))
+    difference = changed_since(ds.table, after, (0,), tuple(range(1, 8)), is_restored_with=True)
+    assert difference.pending_range == PendingRange(after, skip=tuple(range(after + 1, 6)))
+
+
+@pytest.mark.parametrize("is_restored_with", [True, False])
+def test_lost_versions_hide_restored_rows(is_restored_with: bool) -> None:
+    """Only a restore that also restores the progress leaves no row with an old version to check."""
+    schema = pa.schema([("id", pa.int64())])
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", schema)
+    for start in range(3):
+        ds = ds.append(pa.table({"id": [start]}))
+    ds.cleanup(retain_versions=1, older_than="0 seconds")
+    table = lance_stream.open_dataset(ds.uri).table
+    difference = changed_since(table, 2, (0,), (3,), is_restored_with=is_restored_with)
+    expected = PendingRange(2, skip=(3,)) if is_restored_with else PendingRange(0)
+    assert difference == VersionDiff(expected)

@@ -22,6 +22,7 @@ from lance_stream import (
     derive,
 )
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.derived import computing
 from lance_stream.derived.progress import read_progress
 from lance_stream.derived.reports import DerivedCommit
 from lance_stream.storage.local_store import LocalStore
@@ -832,3 +833,39 @@ def test_results_of_rounds_add_up() -> None:
         expected = 1000 << shift if name in latest else 1001 << shift
         assert getattr(total, name) == expected, name
     assert (first + replace(later, version=None)).version == first.version
+
+
+def test_stopped_queries_have_ended(tmp_path: Path) -> None:
+    """A query without an interval looks for the next version at once, until it is stopped."""
+    uri = new_table(tmp_path, (0, 5))
+    query = derive(uri, LENGTH, Lengths(), "text", function_version="1").start(0)
+    assert query.wait_until_idle(60)
+    assert not query.await_termination(0.01)
+    query.stop()
+    assert query.await_termination(60)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_large_failed_rows_are_named_only(
+    tmp_path: Path, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarantine with the inputs of many failed rows would be as large as the table."""
+    uri = new_table(tmp_path, (0, 3))
+    row = pa.record_batch({"text": ["text 1"], "_rowid": pa.array([1], pa.uint64())})
+    monkeypatch.setattr(computing, "_MAX_ROW_BYTES", row.take(pa.array([0])).nbytes - more)
+    derive(uri, LENGTH, Lengths("text 1"), "text", function_version="1").run()
+    (bad,) = lance_stream.list_quarantine(uri)
+    assert ("text 1" in bad.row) == (not more)
+    assert '"_rowid": 1' in bad.row
+
+
+def test_derivations_may_share_a_quarantine(tmp_path: Path) -> None:
+    """Another one than the one next to the table gets its failed rows, and loses those of
+    earlier functions.
+    """
+    uri, location = new_table(tmp_path, (0, 3)), str(tmp_path / "bad rows")
+    derive(uri, LENGTH, Lengths("text 1"), "text", function_version="1", quarantine=location).run()
+    assert lance_stream.list_quarantine(uri) == []
+    assert lance_stream.open_dataset(location).count_rows() == 1
+    derive(uri, LENGTH, Lengths("none"), "text", function_version="2", quarantine=location).run()
+    assert lance_stream.open_dataset(location).count_rows() == 0

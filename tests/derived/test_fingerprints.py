@@ -95,3 +95,12 @@ def test_cast_inputs_are_computed_again(tmp_path: Path) -> None:
     assert derived.run().num_computed == 2
     texts = lance_stream.open_dataset(uri).to_table()["text"].to_pylist()
     assert texts == ["int64: 5", "int64: None"]
+
+
+def test_encoded_zeros_have_different_fingerprints() -> None:
+    """A dictionary of floats has both zeros, which compare as equal."""
+    encoded = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([0.0, -0.0]))
+    first, second, third = numbers(encoded)
+    assert first == third != second
+    nested = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), encoded)
+    assert len(set(numbers(nested).tolist())) == 2

@@ -11,6 +11,8 @@ import lance_stream
 from lance_stream import derive
 from lance_stream.commit.committer import read_transaction
 from lance_stream.derived import same_table
+from lance_stream.derived.computing import StagedValues
+from lance_stream.row_updates.staged_files import SortedRows, sort_rows
 from lance_stream.table.operations.rows import Update, UpdateMode
 from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, new_table
 
@@ -71,3 +73,37 @@ def test_value_indices_follow_a_new_function(tmp_path: Path) -> None:
         rows = ds.to_table(["id"], filter="length = 18")
         assert sorted(rows["id"].to_pylist()) == list(range(10))
         assert ds.to_table(["id"], filter="length = 6").num_rows == 0
+
+
+@pytest.mark.parametrize("kind", ["compacted", "deleted", "deleted and compacted"])
+def test_rows_may_move_or_go_meanwhile(tmp_path: Path, kind: str) -> None:
+    """The fragments that the inputs were read from no longer exist when the values are written."""
+    uri = new_table(tmp_path, (0, 6), (6, 12))
+
+    def meanwhile(batch: pa.RecordBatch) -> list[int]:
+        ds = lance_stream.open_dataset(uri)
+        if "deleted" in kind:
+            ds = ds.delete("true" if kind == "deleted" else "id < 9")
+        if "compacted" in kind:
+            ds.compact()
+        return [len(text) for text in batch["text"].to_pylist()]
+
+    lengths = derive(uri, LENGTH, meanwhile, "text", function_version="1")
+    num_rows = {"compacted": 12, "deleted": 0, "deleted and compacted": 3}[kind]
+    result = lengths.run(max_commits=1)
+    assert (result.num_computed, result.num_written) == (12, num_rows)
+    assert set(lengths_of(uri).values()) == ({6, 7} if num_rows else set())
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+def test_jobs_without_values_have_no_file(tmp_path: Path) -> None:
+    """All rows of a worker's part may be current, while others have new values."""
+    store = lance_stream.open_dataset(new_table(tmp_path)).table.store
+    batch = pa.record_batch({"v": [10, 11, 12]})
+    ids = np.array([5, 6, 9], np.uint64)
+    files = (SortedRows(), sort_rows([(batch, ids)]), SortedRows())
+    values = StagedValues(store, files, ids, ("v",))
+    assert values.of(slice(0, 2)).files == files[1:2]
+    assert values.of(slice(1, 3))(batch, slice(0, 2))["v"].to_pylist() == [11, 12]
+    others = StagedValues(store, files, np.array([10, 12], np.uint64), ("v",))
+    assert others.of(slice(0, 2)).files == ()

@@ -1,5 +1,6 @@
 """Results of functions are stored unchanged, or refused."""
 
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -434,3 +435,34 @@ def test_only_rounding_may_change_values(
 ) -> None:
     """Arrow truncates many values silently, so each is compared with what is stored."""
     assert _is_same(value, stored, kind) is is_same
+
+
+class Countless:
+    """Values in an order, without their number."""
+
+    def __init__(self, *values: int) -> None:
+        self._values = values
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [Countless(1, 2), pa.chunked_array([[1], [2]]), pa.chunked_array([[1, 2]]), pa.array([1, 2])],
+    ids=lambda values: type(values).__name__,
+)
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int64(), pa.float32()])
+def test_values_may_come_in_parts(values: Any, kind: pa.DataType) -> None:
+    """Arrow's columns have chunks, and an iterable need not know its length."""
+    batch = as_outputs(values, pa.schema([("o", kind)]), 2)
+    assert batch.column(0).equals(pa.array([1, 2], kind))
+    with pytest.raises(InvalidInputError, match="expected 3 values of 'o'"):
+        as_outputs(values, pa.schema([("o", kind)]), 3)
+
+
+def test_chunks_are_converted_without_loss() -> None:
+    """The value that does not fit may be in any chunk."""
+    values = pa.chunked_array([[1], [300]])
+    with pytest.raises(InvalidInputError, match="300"):
+        as_outputs(values, pa.schema([("o", pa.int8())]), 2)
