@@ -350,9 +350,11 @@ class Line:
     ) -> None:
         """Let a rival commit versions while we write.
 
-        If that is after our commit, our version comes before its own.
+        If that is after our commit, our version comes before its own. Without a commit, we may have
+        come before it, too: a verb that found nothing to change.
         """
         handle = self.ours()
+        changes_nothing = build(self.now, self.newest + 1) == self.now
         committed: set[str] = set()
         with self._meanwhile(rival, build, committed):
             try:
@@ -375,7 +377,7 @@ class Line:
                 return replace_table(self, "new", [])
         if "ours" in committed or (rival.name == "twin" and "rival" in committed):
             return self.advance(unchanged, may_stay=True, look=look)
-        return self.advance(build, look=look)
+        return self.advance(build, may_stay=changes_nothing, look=look)
 
     def _check_refused(self, error: Exception) -> None:
         """Check that a verb which the table's replacement has stopped has left nothing."""

@@ -45,6 +45,16 @@ def test_rivals_outlive_tasks_that_die() -> None:
             raise outcome.error
 
 
+def test_upserts_may_precede_deletes() -> None:
+    """An upsert that changes nothing commits nothing, even if its rows are deleted meanwhile."""
+    by = ["beaten", "delete", [1], "we", 10]
+    upsert = step("upsert", names=[], rows={1: {}}, skip_unchanged=True, by_tasks=True, by=by)
+    outcome = replay([CREATE, upsert, step("valid")])
+    assert outcome.counts["by beaten"] == 1
+    if outcome.error is not None:
+        raise outcome.error
+
+
 @pytest.mark.oracle
 def test_replaced_tables_get_no_foreign_commits() -> None:
     """The new table has the location and version numbers of the one that the upsert planned on."""
