@@ -6,9 +6,11 @@ inputs, outputs and state as in the previous version, none of its inputs changed
 in-place changes of other columns. A compaction changes no row versions, so its rows are not in the
 range at all.
 
-If a fragment's files changed but none of its rows has a later row version, a writer that does not
-maintain row versions changed it, and all its rows are checked. Rows whose row version is old, but
-differs from the one in the previous version, were restored, and are checked as well.
+A writer that does not maintain row versions shows in files only: if a version puts the inputs of a
+fragment into other files, but sets none of its row versions, all rows of the fragment are checked,
+wherever a compaction has moved them since. If the versions in between are gone, so are all rows of
+fragments that may be affected. Rows whose row version is old, but differs from the one in the
+previous version, were restored, and are checked as well.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -52,13 +54,13 @@ class VersionDiff:
     """The rows that may have changed since an earlier version.
 
     Attributes:
-        pending_range: Selects the changed rows, and rows of `untouched` fragments.
-        untouched: Ids of fragments that still have the same files: none of their rows changed.
+        pending_range: Selects the changed rows, and rows of `decided` fragments.
+        decided: Ids of fragments of which no row changed, or all rows are among the `others`.
         others: Changed rows outside of the pending range.
     """
 
     pending_range: PendingRange
-    untouched: Collection[int] = ()
+    decided: Collection[int] = ()
     others: tuple[CandidateRows, ...] = ()
 
 
@@ -83,55 +85,96 @@ class PendingRows:
 def changed_since(
     table: TableVersion,
     after: int,
-    fields: Collection[int],
+    inputs: Collection[int],
+    outputs: Collection[int],
     derived_versions: tuple[int, ...],
-    *,
-    is_restored_with: bool,
 ) -> VersionDiff:
     """Return the rows that may have changed after a version.
 
     Args:
         table: The newest version.
         after: The version through which all rows are current or pending.
-        fields: The ids of the relevant columns.
+        inputs: The ids of the columns that the values are computed from.
+        outputs: The ids of the computed columns, if they are in the same table. A restore of it
+            then also restores the progress.
         derived_versions: Later versions in which only the derivation updated rows.
-        is_restored_with: Whether a restore of the table also restores the progress, because both
-            are in the same table.
     """
     skip = tuple(version for version in derived_versions if after < version <= table.version)
     pending_range = PendingRange(after, skip=skip)
+    fragments = table.manifest.fragments
     if after == table.version:
-        return VersionDiff(pending_range, frozenset(table.manifest.fragments.ids))
+        return VersionDiff(pending_range, frozenset(fragments.ids))
     try:
         older = table.read_at(after)
     except NotFoundError:
-        return VersionDiff(pending_range if is_restored_with else PendingRange(0))
-    field_ids = set(fields)
-    before = {
-        fragment_id: older.manifest.fragments.raw(index)
-        for index, fragment_id in enumerate(older.manifest.fragments.ids)
-    }
-    older_indices = older.manifest.fragments.index_by_id
-    untouched: list[int] = []
+        return VersionDiff(PendingRange(0))
+    older_fragments = older.manifest.fragments
+    decided: list[int] = []
     others: list[CandidateRows] = []
-    for index, fragment_id in enumerate(table.manifest.fragments.ids):
-        if before.get(fragment_id) == table.manifest.fragments.raw(index):
-            untouched.append(fragment_id)
+    doubtful: dict[int, int] = {}
+    for index, fragment_id in enumerate(fragments.ids):
+        older_index = older_fragments.index_by_id.get(fragment_id)
+        if older_index is not None and older_fragments.raw(older_index) == fragments.raw(index):
+            decided.append(fragment_id)
             continue
-        fragment = table.manifest.fragments[index]
-        if fragment_id in before:
-            old_fragment = older.manifest.fragments[older_indices[fragment_id]]
-            old_files = files_of(old_fragment, field_ids)
-            if is_restored_with and old_files == files_of(fragment, field_ids):
-                untouched.append(fragment_id)
-                continue
-            if not (_stamps(table, fragment) > np.uint64(after)).any():
-                others.append(_rows(table, index, PendingRange(0), 0, None))
-                continue
-        if not is_restored_with:
+        fragment, old = fragments[index], older_fragments.by_id(fragment_id)
+        is_later = _stamps(table, fragment) > np.uint64(after)
+        if old is None or files_of(fragment, inputs) != files_of(old, inputs):
+            if not is_later.all():
+                doubtful[fragment_id] = index
+        elif outputs and files_of(fragment, outputs) == files_of(old, outputs):
+            decided.append(fragment_id)
+            continue
+        elif outputs and not is_later.any():
+            others.append(_rows(table, index, PendingRange(0), 0, None))
+            continue
+        if not outputs:
             others.append(_restored(table, older, index, after))
-    changes = tuple(other for other in others if len(other.offsets))
-    return VersionDiff(pending_range, frozenset(untouched), changes)
+    row_ids = _changed_without_row_versions(table, older, inputs) if doubtful else None
+    if row_ids is not None:
+        others += _rows_of_ids(table, row_ids, pending_range)
+    else:
+        others += [_rows(table, index, PendingRange(0), 0, None) for index in doubtful.values()]
+        decided += doubtful
+    return VersionDiff(pending_range, frozenset(decided), tuple(_join_by_fragment(others)))
+
+
+def _changed_without_row_versions(
+    table: TableVersion, older: TableVersion, inputs: Collection[int]
+) -> RowIds | None:
+    """Return the rows whose inputs may have changed in a version that set no row versions.
+
+    Returns:
+        Their row ids, ascending; None if not all versions between the two exist.
+    """
+    row_ids = [np.empty(0, np.uint64)]
+    for version in range(older.version + 1, table.version + 1):
+        try:
+            newer = table.read_at(version)
+        except NotFoundError:
+            return None
+        before, after = older.manifest.fragments, newer.manifest.fragments
+        for index, fragment_id in enumerate(after.ids):
+            old_index = before.index_by_id.get(fragment_id)
+            if old_index is None or before.raw(old_index) == after.raw(index):
+                continue
+            has_same_files = files_of(before[old_index], inputs) == files_of(after[index], inputs)
+            if not has_same_files and not (_stamps(newer, after[index]) == version).any():
+                row_ids.append(_rows(newer, index, PendingRange(0), 0, None).row_ids)
+        older = newer
+    return np.unique(np.concatenate(row_ids))
+
+
+def _rows_of_ids(
+    table: TableVersion, row_ids: RowIds, selected: PendingRange
+) -> Iterator[CandidateRows]:
+    """Yield the rows with some row ids that are still there, without those that a range selects."""
+    addresses, exists = find_rows(table, row_ids)
+    for fragment_id, offsets in by_fragment(np.sort(addresses[exists])):
+        index = table.manifest.fragments.index_by_id[fragment_id]
+        offsets = np.setdiff1d(offsets, _rows(table, index, selected, 0, None).offsets)
+        ids = table.row_ids(table.manifest.fragments[index]).to_array()[offsets]
+        yield CandidateRows(index, offsets.astype(np.uint32), ids)
 
 
 def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> CandidateRows:
@@ -244,7 +287,7 @@ def _sources(table: TableVersion, changed: VersionDiff) -> Iterator[_Source]:
     for index, start, stop in fragments_that_may_match(
         parse_expression(text), fragments, has_stable_row_ids=True
     ):
-        if fragments.ids[index] in changed.untouched:
+        if fragments.ids[index] in changed.decided:
             continue
         max_row_id = _NO_LIMIT
         if lineage.first_row_ids.is_constant[index]:
@@ -347,6 +390,6 @@ def _join_by_fragment(parts: list[CandidateRows]) -> list[CandidateRows]:
     for index in sorted(by_index):
         offsets = np.concatenate([part.offsets for part in by_index[index]])
         ids = np.concatenate([part.row_ids for part in by_index[index]])
-        order = np.argsort(offsets)
-        results.append(CandidateRows(index, offsets[order], ids[order]))
+        offsets, first = np.unique(offsets, return_index=True)
+        results.append(CandidateRows(index, offsets, ids[first]))
     return results

@@ -374,11 +374,11 @@ class Derivation:
     def _changed_since(
         self, source: TableVersion, table: TableVersion, stored: Progress
     ) -> VersionDiff:
-        ids = self._fields(source.schema, table.schema) if self.target is None else stored.fields
-        in_same = self.target is None
-        return changed_since(
-            source, stored.through, ids, stored.derived_versions, is_restored_with=in_same
+        inputs = same_table.input_ids(source.schema, self.declaration)
+        outputs = (
+            () if self.target is not None else same_table.output_ids(table.schema, self.declaration)
         )
+        return changed_since(source, stored.through, inputs, outputs, stored.derived_versions)
 
     def _before(self, source: TableVersion, stored: Progress) -> TableVersion | None:
         """Return the source version of the separate table's values; None if it no longer exists."""

@@ -14,7 +14,7 @@ from lance_stream.derived import same_table
 from lance_stream.derived.computing import StagedValues
 from lance_stream.row_updates.staged_files import SortedRows, sort_rows
 from lance_stream.table.operations.rows import Update, UpdateMode
-from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, new_table
+from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, new_table, rows
 
 
 @pytest.mark.parametrize("changed", [{2, 13}, set(range(6)) | {13}], ids=["moved", "in place"])
@@ -107,3 +107,51 @@ def test_jobs_without_values_have_no_file(tmp_path: Path) -> None:
     assert values.of(slice(1, 3))(batch, slice(0, 2))["v"].to_pylist() == [11, 12]
     others = StagedValues(store, files, np.array([10, 12], np.uint64), ("v",))
     assert others.of(slice(0, 2)).files == ()
+
+
+def rewrite_text(uri: str, number: int) -> None:
+    """Change the text of one row as a program does that sets no row versions."""
+    ds = lance.dataset(uri)
+    (fragment,) = [
+        some for some in ds.get_fragments() if number in some.to_table(["id"])["id"].to_pylist()
+    ]
+    data = pa.table({"id": [number], "text": ["a longer text"]})
+    written, fields = fragment.update_columns(data, left_on="id", right_on="id")
+    operation = lance.LanceOperation.Update(
+        updated_fragments=[written], fields_modified=fields, update_mode="rewrite_columns"
+    )
+    lance.LanceDataset.commit(ds, operation, read_version=ds.version)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("target", [None, "lengths.lance"])
+@pytest.mark.parametrize("after", ["compact", "update in place", "cleanup", "nothing"])
+@pytest.mark.parametrize("before", ["compact", "nothing"])
+def test_changes_without_row_versions_are_found(
+    tmp_path: Path, target: str | None, before: str, after: str
+) -> None:
+    """Such a change shows in a fragment's files only, whatever else happens to the fragment."""
+    uri = new_table(tmp_path, (0, 6), (6, 12))
+    target = target and str(tmp_path / target)
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+    lengths.run()
+    if before == "compact":
+        lance_stream.open_dataset(uri).compact()
+    rewrite_text(uri, 3)
+    if after == "update in place":
+        ds = lance_stream.open_dataset(uri)
+        texts = pa.table({"id": [0, 1, 2, 4, 5], "text": ["new"] * 5})
+        assert (
+            ds.upsert(texts, on="id").table.manifest.fragments.ids
+            == ds.table.manifest.fragments.ids
+        )
+    if after == "compact":
+        lance_stream.open_dataset(uri).append(rows(12, 13)).compact()
+    if after == "cleanup":
+        lance_stream.open_dataset(uri).cleanup(older_than="0s", delete_unverified=True)
+    assert lengths.status().num_pending >= 1
+    lengths.run()
+    key = "id" if target is None else "source_row_id"
+    ds = lance_stream.open_dataset(target or uri)
+    assert ds.to_table(["length"], f"{key} = 3")["length"].to_pylist() == [len("a longer text")]
+    assert lengths.status().num_pending == 0
