@@ -42,9 +42,8 @@ class CommitsInProgress:
 
     def __init__(self, table: TableVersion, rules: CleanupRules, environment: Environment) -> None:
         self._table = table
-        self._may_exist = not rules.delete_unverified
         self._recent_after = environment.now_nanos() / 1e9 - COMMIT_GRACE.total_seconds()
-        files = table.store.list(VERSIONS_DIRECTORY) if self._may_exist else []
+        files = [] if rules.delete_unverified else table.store.list(VERSIONS_DIRECTORY)
         self._recent_manifests = {file.path for file in files if file.modified > self._recent_after}
 
     def last_removable(self, versions: Sequence[int], removed: Collection[str]) -> float:
@@ -58,9 +57,7 @@ class CommitsInProgress:
             removed: The names of transaction files of removed versions.
         """
         path = self._table.log.manifest_path
-        if not self._may_exist or not any(
-            path(version) in self._recent_manifests for version in versions
-        ):
+        if not any(path(version) in self._recent_manifests for version in versions):
             return math.inf
         started = {
             file.path: read_version

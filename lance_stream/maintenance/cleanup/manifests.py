@@ -14,7 +14,6 @@ from lance_stream.errors import CorruptDataError, NotFoundError
 from lance_stream.snapshot.references import Refs, other_branches
 from lance_stream.storage.store import NUM_READERS, Store
 from lance_stream.table.manifest import Manifest, decode_manifest
-from lance_stream.table.named_files import nameable
 from lance_stream.table.paths import (
     BRANCHES_DIRECTORY,
     VERSIONS_DIRECTORY,
@@ -107,7 +106,6 @@ def check_are_manifests(store: Store, paths: Iterable[str]) -> None:
             and "/" not in name
             and parse_detached_manifest_name(name) is None
             and parse_manifest_name(name) is None
-            and nameable(path) is None
             and not name.startswith(".")
         ):
             raise CorruptDataError(

@@ -1,13 +1,20 @@
 """Commits in progress protect recent versions."""
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 import lance_stream
+from lance_stream.environment import MACHINE
 from lance_stream.maintenance.cleanup.cleanup import cleanup
+from lance_stream.maintenance.cleanup.commits_in_progress import COMMIT_GRACE, CommitsInProgress
 from lance_stream.maintenance.cleanup.report import COMMIT_IN_PROGRESS
 from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.storage.store import StoredFile
 from lance_stream.table.manifest import encode_manifest
+from lance_stream.table.paths import transaction_path
 from tests.contracts.watched_stores import WatchedStore
 from tests.maintenance.cleanup.tables import (
     ALL,
@@ -92,3 +99,68 @@ def test_versions_without_transaction_do_not_count() -> None:
             ds.table.store.delete(file.path)
     ds = lance_stream.open_dataset(ds.uri)
     assert cleanup(ds.table, ALL).versions == (1, 2, 3, 4, 5)
+
+
+class FilesOfAges(WatchedStore):
+    """A store whose transactions and manifests were written at certain times."""
+
+    age = 0.0
+    paths: tuple[str, ...] = ()
+
+    def list(self, folder: str = "") -> list[StoredFile]:
+        if folder == "_transactions":
+            return [StoredFile(path, 1, NOW - self.age) for path in self.paths]
+        return [file._replace(modified=NOW - self.age) for file in super().list(folder)]
+
+
+NOW = 1_800_000_000.0
+GRACE = COMMIT_GRACE.total_seconds()
+PLANNED_ON_5 = "_transactions/5-2f1b3f4e-0000-0000-0000-000000000000.txn"
+
+
+@pytest.mark.parametrize(
+    ("path", "removed", "age", "last"),
+    [
+        (PLANNED_ON_5, (), 0, 5),
+        (PLANNED_ON_5, (), GRACE - 1, 5),
+        (PLANNED_ON_5, (), GRACE, math.inf),
+        (PLANNED_ON_5, (PLANNED_ON_5,), 0, math.inf),
+        (PLANNED_ON_5, ("_transactions/4-0.txn",), 0, 5),
+        (PLANNED_ON_5 + "#1", (), 0, math.inf),
+        ("_transactions/.5-0.txn.0123456789abcdef.tmp", (), 0, math.inf),
+        ("_transactions/unknown.txn", (), 0, 0),
+    ],
+)
+def test_young_transactions_of_nobody_count(
+    path: str, removed: tuple[str, ...], age: float, last: float
+) -> None:
+    """A commit has ended after some minutes, and the transaction of a removed version has, too."""
+    ds = busy_table()
+    store = FilesOfAges(ds.table.store)
+    store.paths = (path,)
+    clock = replace(MACHINE, now_nanos=lambda: int(NOW) * 10**9)
+    commits = CommitsInProgress(on(ds, store).table, ALL, clock)
+    store.age = age
+    assert commits.last_removable([1, 2, 3, 4, 5, 6], removed) == last
+
+
+@pytest.mark.parametrize(("age", "last"), [(GRACE - 1, 5), (GRACE, math.inf)])
+def test_only_young_versions_are_published_again(age: float, last: float) -> None:
+    """A writer that has read an older version has ended."""
+    ds = busy_table()
+    store = FilesOfAges(ds.table.store)
+    store.age, store.paths = age, (PLANNED_ON_5,)
+    clock = replace(MACHINE, now_nanos=lambda: int(NOW) * 10**9)
+    commits = CommitsInProgress(on(ds, store).table, ALL, clock)
+    store.age = 0
+    assert commits.last_removable([1, 2, 3, 4, 5, 6], ()) == last
+
+
+def test_remaining_manifests_are_not_read() -> None:
+    """Commits that were planned on a later version cannot publish a removed one."""
+    ds = busy_table()
+    store = WatchedStore(ds.table.store)
+    commits = CommitsInProgress(on(ds, store).table, ALL, MACHINE)
+    removed = {transaction_path(ds.table.log.read(v).transaction_file) for v in range(1, 6)}
+    assert commits.last_removable([1, 2, 3, 4, 5], removed) == math.inf
+    assert [path for call, path in store.calls if call.startswith("read")] == []

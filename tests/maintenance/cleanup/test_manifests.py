@@ -1,6 +1,7 @@
 """Manifests that remain protect their files, and stop a cleanup if they cannot be read."""
 
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -8,9 +9,20 @@ from typing import Any
 import pytest
 
 import lance_stream
-from lance_stream import BadDataError, CorruptDataError, UnsupportedFeatureError
+from lance_stream import (
+    BadDataError,
+    CorruptDataError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.maintenance.cleanup.cleanup import cleanup
-from lance_stream.maintenance.cleanup.manifests import read_newest_first
+from lance_stream.maintenance.cleanup.manifests import (
+    check_are_manifests,
+    read_detached,
+    read_newest_first,
+    read_other_branches,
+)
+from lance_stream.storage.store import StoredFile
 from lance_stream.table.manifest import encode_manifest
 from tests.contracts.watched_stores import WatchedStore
 from tests.maintenance.cleanup.tables import (
@@ -162,3 +174,69 @@ def test_versions_removed_meanwhile_are_left_out(removed: int) -> None:
     numbers = [manifest.version for manifest in read_newest_first(log, [1, 2, 3])]
     newest = ds.version if removed == 3 else 3
     assert numbers == [newest, *(number for number in (2, 1) if number != removed)]
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_missing_detached_versions_must_be_gone(is_removed: bool) -> None:
+    """One that was removed since it was listed needs no file; the store may also be wrong."""
+    store = busy_table().table.store
+    path = f"_versions/d{(1 << 63) + 5}.manifest"
+    store.write(path, b"")
+
+    def fail(call: str, name: str) -> None:
+        if call == "read" and name == path:
+            if is_removed:
+                store.delete(path)
+            raise NotFoundError(path)
+
+    watched = WatchedStore(store, before=fail)
+    if is_removed:
+        assert list(read_detached(watched)) == []
+    else:
+        with pytest.raises(NotFoundError, match=path):
+            list(read_detached(watched))
+
+
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("v3.manifest", True),
+        ("1.manifest", False),
+        (f"d{(1 << 63) + 5}.manifest", False),
+        ("below/v3.manifest", False),
+        (".v3.manifest", False),
+        ("v3.manifest.tmp", False),
+        ("1.manifest-2f1b3f4e-0000-0000-0000-000000000000", False),
+    ],
+)
+def test_only_unknown_manifests_are_refused(name: str, is_refused: bool) -> None:
+    """A file of a folder below is no version of this table, and a leftover is none at all."""
+    store = busy_table().table.store
+    with pytest.raises(CorruptDataError, match=name) if is_refused else nullcontext():
+        check_are_manifests(store, [f"_versions/{name}"])
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_branches_removed_meanwhile_need_nothing(has_file: bool) -> None:
+    """Without a branch file, the versions were being deleted; with one, they are lost."""
+    ds = busy_table()
+    ds.branches.create("dev")
+    dev = lance_stream.open_dataset(ds.uri, branch="dev")
+    if not has_file:
+        ds.table.store.delete("_refs/branches/dev.json")
+    listed = ds.table.refs.root.list("tree")
+    for file in dev.table.store.list("_versions"):
+        dev.table.store.delete(file.path)
+
+    class StaleStore(WatchedStore):
+        """A store whose listing of branches was made before."""
+
+        def list(self, folder: str = "") -> list[StoredFile]:
+            return listed if folder == "tree" else super().list(folder)
+
+    branches = read_other_branches(on(ds, StaleStore(ds.table.store)).table.refs)
+    if has_file:
+        with pytest.raises(CorruptDataError, match="should have the versions of a branch"):
+            list(branches)
+    else:
+        assert list(branches) == []

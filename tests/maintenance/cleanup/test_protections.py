@@ -1,22 +1,41 @@
 """Tags, branches and consumers protect versions, until they expire."""
 
+import json
+from dataclasses import replace
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
 
+import lance_stream
 from lance_stream import (
     BadDataError,
     InvalidInputError,
     NotFoundError,
     UnsupportedFeatureError,
 )
+from lance_stream.environment import MACHINE
 from lance_stream.errors import StoreRefusedError
 from lance_stream.maintenance.branches import delete_branch
 from lance_stream.maintenance.cleanup.cleanup import cleanup
-from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.maintenance.cleanup.protections import expired_tags
+from lance_stream.maintenance.cleanup.report import COMMIT_IN_PROGRESS, CleanupReport
+from lance_stream.maintenance.cleanup.rules import GRACE, CleanupRules
 from lance_stream.maintenance.consumers import list_consumers, record_progress
 from lance_stream.snapshot.tag_files import hold_version
-from tests.maintenance.cleanup.tables import ALL, DAY, busy_table, in_days, paths_of, unnamed_files
+from lance_stream.snapshot.timestamps import as_rfc3339
+from lance_stream.table.paths import branch_file_path
+from tests.maintenance.cleanup.tables import (
+    ALL,
+    DAY,
+    busy_table,
+    in_days,
+    paths_of,
+    rows,
+    unnamed_files,
+)
+
+MICROSECOND = timedelta(microseconds=1)
 
 
 def test_tagged_versions_stay_readable() -> None:
@@ -150,3 +169,71 @@ def test_hidden_files_protect_nothing(path: str) -> None:
         return
     with pytest.raises(UnsupportedFeatureError, match="is neither a tag nor a branch"):
         ds.cleanup(retain_versions=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "micros_ago", "is_expired"),
+    [
+        ("lance_stream.hold.x", GRACE // MICROSECOND - 1, False),
+        ("lance_stream.hold.x", GRACE // MICROSECOND, True),
+        ("lance_stream.hold.x", None, False),
+        ("lance_stream.clone.x", GRACE // MICROSECOND, False),
+        ("gold", GRACE // MICROSECOND, False),
+    ],
+)
+def test_old_holds_alone_expire(name: str, micros_ago: int | None, is_expired: bool) -> None:
+    """Users' tags and those of clones stay for ever, and without a time nobody knows the age."""
+    ds = busy_table()
+    now = MACHINE.now_nanos()
+    times = {} if micros_ago is None else {"updatedAt": as_rfc3339(now - micros_ago * 1000)}
+    ds.table.store.write(f"_refs/tags/{name}.json", json.dumps({"version": 3} | times).encode())
+    clock = replace(MACHINE, now_nanos=lambda: now // 1000 * 1000)
+    assert expired_tags(ds.table.refs, clock) == ([name] if is_expired else [])
+
+
+def test_tags_protect_their_branch_alone() -> None:
+    """The versions of branches have the same numbers."""
+    ds = busy_table()
+    ds.checkout(3).branches.create("dev")
+    dev = lance_stream.open_dataset(ds.uri, branch="dev").append(rows(60)).append(rows(61))
+    dev.tags.create("silver", 4)
+    ds.tags.create("gold", 6)
+    report = ds.cleanup(retain_versions=1)
+    assert report.protected == {"gold": 1, "branch dev": 1}
+    assert ds.table.log.versions() == [3, 6, ds.version]
+    assert dev.cleanup(retain_versions=1).protected == {"silver": 1}
+    assert dev.table.log.versions() == [4, 5]
+    assert dev.verify() == ds.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("protector", "text"),
+    [
+        ("branch dev", "the branch dev"),
+        ("gold", "the tag gold"),
+        ("lance_stream.consumer.totals", "the consumer totals"),
+        ("lance_stream.snapshot.totals", "the consumer totals"),
+        ("lance_stream.hold.x", "the tag lance_stream.hold.x"),
+        (COMMIT_IN_PROGRESS, "a commit in progress"),
+    ],
+)
+def test_reports_name_what_protects_versions(protector: str, text: str) -> None:
+    """Its kind says how to release the versions."""
+    report = CleanupReport((), {}, 0, {protector: 2}, (), is_dry_run=False)
+    assert str(report).splitlines()[1:] == [f"  kept 2 for {text}"]
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_branches_without_name_protect_themselves(has_file: bool) -> None:
+    """A writer that knows no branches states no name, and a killed creator leaves no file."""
+    ds = busy_table()
+    ds.checkout(3).branches.create("dev")
+    dev = lance_stream.open_dataset(ds.uri, branch="dev").append(rows(60)).append(rows(61))
+    dev.tags.create("silver", 4)
+    table = dev.table
+    if has_file:
+        table = replace(table, manifest=replace(table.manifest, branch=None))
+    else:
+        ds.table.store.delete(branch_file_path("dev"))
+    assert cleanup(table, ALL).protected == {"silver": 1}
+    assert table.log.versions() == [4, 5]

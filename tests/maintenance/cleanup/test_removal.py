@@ -29,18 +29,19 @@ def test_late_tags_restore_their_version() -> None:
     assert ds.checkout("gold").to_table().num_rows == 18
 
 
-def test_a_concurrent_tag_keeps_its_version() -> None:
-    """Tags are read again before each manifest is deleted, so a tag is safe once created."""
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_concurrent_tag_keeps_its_version(number: int) -> None:
+    """Tags are read again before manifests are deleted, so a tag is safe once created."""
     ds = busy_table()
     looks: list[str] = []
 
-    def tag_at_the_second_look(call: str, path: str) -> None:
+    def tag_at_a_look(call: str, path: str) -> None:
         if lists_tags(call, path):
             looks.append(path)
-            if len(looks) == 2:
+            if len(looks) == number:
                 ds.tags.create("gold", 2)
 
-    store = WatchedStore(ds.table.store, before=tag_at_the_second_look)
+    store = WatchedStore(ds.table.store, before=tag_at_a_look)
     cleanup(on(ds, store).table, ALL)
     assert ds.table.log.versions() == [2, ds.version]
     assert ds.checkout("gold").verify() == []

@@ -1,16 +1,20 @@
 """Which files a cleanup deletes."""
 
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream import Dataset
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.cleanup.unreferenced_files import UnreferencedFiles
 from lance_stream.storage.store import StoredFile
 from lance_stream.table.named_files import FileKind, Nameable
+from tests.keys.index.small_runs import indexed, runs_of, small_runs
+from tests.keys.keyed_tables import rows, table_of
 from tests.maintenance.cleanup.tables import DAY, busy_table, in_days, new_table, paths_of
 
 
@@ -114,3 +118,30 @@ def test_abandoned_files_are_old_and_certain(modified: float, is_certain: bool, 
     for removed in (set(), {"data/x.lance"}):
         files = UnreferencedFiles([(identity, file)], removed, 100.0).files()
         assert files == ([(identity, file)] if goes or removed else [])
+
+
+def test_linked_folders_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Their files may belong to another table."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    for name in ("elsewhere/a.arrow", "t/data/lost.lance"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"?")
+    (tmp_path / "t" / "_lance_stream").mkdir()
+    (tmp_path / "t" / "_lance_stream" / "tombstones").symlink_to(tmp_path / "elsewhere")
+    assert ds.cleanup(delete_unverified=True).num_files == {"data files": 1}
+    assert (tmp_path / "elsewhere" / "a.arrow").exists()
+    assert caplog.text.count("_lance_stream/tombstones is a link") == 1
+
+
+def test_useful_runs_of_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of the key index goes with the last of the data files that it covers."""
+    for _ in small_runs(monkeypatch):
+        table = indexed(table_of())
+        old = runs_of(table)
+        Dataset(table).cleanup(delete_unverified=True)
+        assert runs_of(table) == old
+        newest = Dataset(table).overwrite(rows([9], 9))
+        newest.cleanup(retain_versions=1)
+        assert runs_of(table) == old  # their data files existed when they were listed
+        assert newest.cleanup(delete_unverified=True).num_files == {"indices of keys": len(old)}
+        assert runs_of(table) == []
