@@ -22,11 +22,13 @@ from lance_stream.maintenance.consumers import (
     is_consumer_tag,
     list_consumers,
     protect_start,
+    read_position,
     read_progress,
     read_skipped_from,
     record_progress,
     release_start,
 )
+from lance_stream.snapshot.references import Refs
 from lance_stream.snapshot.tag_files import move_tag
 from tests.commit.tables import make_environment
 
@@ -243,3 +245,67 @@ def test_idle_times_decide_abandonment(
     assert abandoned == ([consumer] if is_abandoned else [])
     monkeypatch.setattr(consumers, "list_consumers", lambda _: [replace(consumer, version=4)])
     assert abandoned_consumers(ds.table, timedelta(days=30), clock) == []
+
+
+@pytest.fixture
+def dev(ds: Dataset) -> Dataset:
+    """A branch with a version of its own."""
+    ds.branches.create("dev")
+    return lance_stream.open_dataset(ds.uri, branch="dev").append(pa.table({"a": [9]}))
+
+
+def test_consumers_belong_to_one_history(ds: Dataset, dev: Dataset) -> None:
+    """The versions of a branch have the numbers of others, which the consumer has not read."""
+    main, branch = ds.table.refs, dev.table.refs
+    record_progress(main, "ours", 2)
+    protect_start(main, "ours", 1)
+    record_progress(branch, "theirs", 5)
+    protect_start(branch, "theirs", 4)
+    assert {consumer.name for consumer in list_consumers(main)} == {"ours"}
+    assert {consumer.name for consumer in list_consumers(branch)} == {"theirs"}
+    before = list_consumers(main), list_consumers(branch)
+    verbs: tuple[Callable[[Refs, str], object], ...] = (
+        read_progress,
+        read_position,
+        read_skipped_from,
+        drop_consumer,
+        lambda refs, name: record_progress(refs, name, 4),
+        lambda refs, name: protect_start(refs, name, 4),
+    )
+    for verb in verbs:
+        with pytest.raises(InvalidInputError, match="'ours' follows the table itself, not its bra"):
+            verb(branch, "ours")
+        with pytest.raises(InvalidInputError, match="'dev', not the table itself"):
+            verb(main, "theirs")
+    release_start(branch, "ours")
+    release_start(main, "theirs")
+    assert (list_consumers(main), list_consumers(branch)) == before
+
+
+def test_early_consumers_of_branches_remain(ds: Dataset, dev: Dataset) -> None:
+    """Early releases stored them in the branch's folder, where the table has others."""
+    main, branch = ds.table.refs, dev.table.refs
+    path = f"_refs/tags/{CONSUMER_PREFIX}totals.json"
+    dev.table.store.write(path, b'{"version": 4}')
+    record_progress(main, "totals", 2)
+    assert (read_progress(branch, "totals"), read_progress(main, "totals")) == (4, 2)
+    record_progress(branch, "totals", 5)
+    assert (read_progress(branch, "totals"), read_progress(main, "totals")) == (5, 2)
+    drop_consumer(branch, "totals")
+    assert not dev.table.store.exists(path)
+    assert read_progress(main, "totals") == 2
+
+
+def test_positions_are_recorded_with_progress(ds: Dataset) -> None:
+    """A consumer may move within a version; before its first one, its start has the position."""
+    refs = ds.table.refs
+    assert read_position(refs, "totals") is None
+    protect_start(refs, "totals", 1, position="start")
+    assert read_position(refs, "totals") == "start"
+    record_progress(refs, "totals", 2, position="p")
+    assert read_position(refs, "totals") == "p"
+    release_start(refs, "totals")
+    record_progress(refs, "totals", 2, position="q")
+    assert (read_progress(refs, "totals"), read_position(refs, "totals")) == (2, "q")
+    record_progress(refs, "totals", 2)
+    assert read_position(refs, "totals") is None
