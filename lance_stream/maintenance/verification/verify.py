@@ -264,11 +264,6 @@ def _fields_of_files(table: TableVersion) -> Violations:
         live: Counter[int] = Counter()
         for file in fragment.files:
             version = FileVersion.from_numbers(*file.file_version)
-            if version is not FileVersion.V0_1 and len(file.field_ids) != len(file.column_indices):
-                yield (
-                    f"{where}, {file.path}",
-                    f"it has {len(file.field_ids)} fields, but {len(file.column_indices)} columns",
-                )
             if version.manifest_name != expected and not flags & MIXED_FILE_VERSIONS:
                 yield (
                     f"{where}, {file.path}",
@@ -470,10 +465,10 @@ def _row_counts(table: TableVersion) -> Violations:
 
 def _wrong_counts(table: TableVersion) -> Violations:
     """Compare the row counts that Lance 0.8 stated, which readers ignore, with the files."""
-    for stated in table.manifest.distrusted_fragments or ():
-        fragment = table.manifest.fragments.by_id(stated.id)
-        if fragment is None:
-            continue
+    distrusted = table.manifest.distrusted_fragments
+    if distrusted is None:
+        return
+    for stated, fragment in zip(distrusted, table.manifest.fragments, strict=True):
         rows, deleted = table.physical_rows(fragment), len(table.deleted_offsets(fragment))
         stated_deleted = stated.deletion_file.num_deleted_rows if stated.deletion_file else 0
         if stated.physical_rows not in (0, rows) or stated_deleted not in (0, deleted):

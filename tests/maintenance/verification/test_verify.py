@@ -18,20 +18,33 @@ from lance_stream.maintenance.verification import verify
 from lance_stream.maintenance.verification.verify import RULES
 from lance_stream.schema.fields import Schema
 from lance_stream.snapshot.write_ahead_logs import FOLDER
+from lance_stream.storage.locations import open_store
 from lance_stream.table.config.ledger_entries import LedgerEntry, config_entries
 from lance_stream.table.config.tombstones import CONFIG_KEY
-from lance_stream.table.feature_flags import DELETION_FILES, STABLE_ROW_IDS
+from lance_stream.table.feature_flags import (
+    DELETION_FILES,
+    MIXED_FILE_VERSIONS,
+    STABLE_ROW_IDS,
+    flags_for,
+)
 from lance_stream.table.fragments.fragment import DataFile, DeletionFileType, Fragment
 from lance_stream.table.indices import IndexFile, IndexMetadata, encode_index_section
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
-from lance_stream.table.manifest import DataFormat, FragmentList, Manifest, encode_manifest
+from lance_stream.table.manifest import (
+    BasePath,
+    DataFormat,
+    FragmentList,
+    Manifest,
+    encode_manifest,
+)
 from lance_stream.table.operations.transaction import decode_transaction, encode_transaction
 from lance_stream.table.paths import (
     TOMBSTONES_DIRECTORY,
     NamingScheme,
     data_file_path,
     deletion_file_path,
+    index_folder,
     manifest_path,
     transaction_path,
 )
@@ -156,11 +169,16 @@ def without_transaction(ds: Dataset) -> Dataset:
     return rewritten(ds, inline_transaction=None)
 
 
-def from_the_future(ds: Dataset) -> Dataset:
+def planned_on(ds: Dataset, version: int) -> Dataset:
     inline = ds.table.manifest.inline_transaction
     assert inline is not None
-    transaction = replace(decode_transaction(inline), read_version=9)
+    transaction = replace(decode_transaction(inline), read_version=version)
     return rewritten(ds, inline_transaction=encode_transaction(transaction), transaction_file="")
+
+
+def without_manifest(ds: Dataset) -> Dataset:
+    ds.table.store.delete(manifest_path(ds.version))
+    return ds
 
 
 def named_by_both_schemes(ds: Dataset) -> Dataset:
@@ -221,6 +239,20 @@ def with_deletion_file(ds: Dataset, *offsets: int, **changed: Any) -> Dataset:
     return with_fragment(ds, 0, deletion_file=file)
 
 
+def without_rows(ds: Dataset) -> Dataset:
+    """Empty the first fragment, in which no other rule has anything to check."""
+    return with_fragment(
+        ds,
+        0,
+        physical_rows=0,
+        files=(),
+        deletion_file=None,
+        row_ids=row_ids(),
+        created_at_versions=versions(),
+        last_updated_at_versions=versions(),
+    )
+
+
 def schema_of(ds: Dataset, **changed: Any) -> Schema:
     first, second = ds.table.schema.fields
     return replace(ds.table.schema, fields=(first, replace(second, **changed)))
@@ -241,11 +273,12 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: rewritten(ds, schema=schema_of(ds, id=-5)),
     ],
     "timestamp": [lambda ds: rewritten(ds, timestamp_nanos=None)],
-    "manifest names": [named_by_both_schemes],
+    "manifest names": [named_by_both_schemes, without_manifest],
     "transaction": [
         other_transaction,
         without_transaction,
-        from_the_future,
+        lambda ds: planned_on(ds, 9),
+        lambda ds: planned_on(ds, ds.version),
         lambda ds: rewritten(ds, transaction_file="nonsense.txn"),
         lambda ds: named_transaction(ds, "nonsense.txn"),
         lambda ds: named_transaction(ds, "{version}-x{uuid}.txn"),
@@ -283,6 +316,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
         lambda ds: with_file(ds, path="../data/x.lance"),
         lambda ds: with_file(ds, path="/etc/passwd"),
         lambda ds: with_file(ds, base_id=5),
+        lambda ds: rewritten(ds, base_paths=(BasePath(5, "relative/folder"),)),
     ],
     "data files": [
         lambda ds: with_file(ds, size_bytes=5),
@@ -303,6 +337,7 @@ BREAKS: Mapping[str, list[Callable[[Dataset], Dataset]]] = {
     "row counts": [
         lambda ds: with_fragment(ds, 0, files=()),
         lambda ds: with_fragment(ds, 0, physical_rows=0, files=()),
+        without_rows,
         lambda ds: with_fragment(ds, 0, deletion_file=deletion_file_with(ds, num_deleted_rows=4)),
     ],
     "row ids": [
@@ -369,6 +404,88 @@ def test_every_rule_has_a_violation() -> None:
 def test_limits_are_no_violations(ds: Dataset, change: Callable[[Dataset], Dataset]) -> None:
     """The newest version may be named, and an older one may have planned a deletion."""
     assert list(map(str, change(ds).verify())) == []
+
+
+def with_base_path(ds: Dataset, path: str, **changed: Any) -> Dataset:
+    base = BasePath(5, path, is_dataset_root=True)
+    reader, writer = flags_for(replace(ds.table.manifest, base_paths=(base,)))
+    flags = {"reader_feature_flags": reader, "writer_feature_flags": writer}
+    return rewritten(ds, base_paths=(base,), **flags, **changed)
+
+
+def with_index_elsewhere(ds: Dataset) -> Dataset:
+    """Declare an index whose files are below another path."""
+    elsewhere = open_store(f"memory://{uuid.uuid4()}/elsewhere")
+    elsewhere.write(f"{index_folder(bytes(16))}/page_data.lance", b"?")
+    files = (IndexFile("page_data.lance", 1),)
+    index = IndexMetadata(bytes(16), (0,), "an index", 1, files=files, base_id=5)
+    return with_base_path(ds, elsewhere.uri, index_section=encode_index_section([index]))
+
+
+def detached(ds: Dataset) -> Dataset:
+    """Store the version as one beside the history, planned on another such version."""
+    number = (1 << 63) + 5
+    later = deletion_file_with(ds, read_version=number + 1)
+    fragments = list(ds.table.manifest.fragments)
+    fragments[0] = replace(fragments[0], deletion_file=later)
+    ds.table.store.write(deletion_file_path(0, later), ds.table.store.read(deletion_path(ds)))
+    inline = ds.table.manifest.inline_transaction
+    assert inline is not None
+    transaction = replace(decode_transaction(inline), read_version=number + 1)
+    manifest = replace(
+        ds.table.manifest,
+        version=number,
+        fragments=FragmentList.of(fragments),
+        inline_transaction=encode_transaction(transaction),
+        transaction_file="",
+        index_section=index_of(dataset_version=number + 1),
+    )
+    ds.table.store.write(f"_versions/d{number}.manifest", encode_manifest(manifest))
+    return lance_stream.open_dataset(ds.uri, number)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ds: rewritten(ds, max_fragment_id=None),
+        lambda ds: rewritten(ds, inline_transaction=None),
+        lambda ds: with_base_path(ds, "/an/absolute/folder"),
+        lambda ds: with_base_path(ds, "memory://another/table"),
+        lambda ds: ds.shallow_clone(f"memory://{uuid.uuid4()}/clone"),
+        lambda ds: ds.shallow_clone(f"memory://{uuid.uuid4()}/clone").delete("id = 0"),
+        lambda ds: rewritten(ds, index_section=index_of(name=WRITE_AHEAD_LOG)),
+        with_index_elsewhere,
+        detached,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*write-ahead log")
+def test_unusual_tables_are_valid(ds: Dataset, change: Callable[[Dataset], Dataset]) -> None:
+    """Other writers leave out what is optional, and refer to files of other tables."""
+    assert list(map(str, change(ds).verify())) == []
+
+
+def test_versions_of_files_may_be_mixed(ds: Dataset) -> None:
+    """The table's flags say whether; readers without the flag expect one version."""
+    changed = with_file(ds, file_version=(2, 1))
+    (finding,) = RULES["fields of files"](changed.table)
+    assert finding[1] == "it has the file version 2.1, but the table has 2.2"
+    flags = changed.table.manifest.reader_feature_flags | MIXED_FILE_VERSIONS
+    manifest = replace(changed.table.manifest, reader_feature_flags=flags)
+    assert list(RULES["fields of files"](replace(changed.table, manifest=manifest))) == []
+
+
+@pytest.mark.parametrize(
+    ("file_version", "size", "is_wrong"),
+    [((2, 2), 5, True), ((2, 2), 0, False), ((0, 1), 5, False), ((0, 0), 5, False)],
+)
+def test_old_files_state_wrong_sizes(
+    ds: Dataset, file_version: tuple[int, int], size: int, is_wrong: bool
+) -> None:
+    """Writers of 0.1 left out the footer, and no reader relies on the size."""
+    fragment = ds.table.manifest.fragments[0]
+    file = replace(fragment.files[0], size_bytes=size, file_version=file_version)
+    problems = verify._problems_of(ds.table, fragment, file)
+    assert ("but the manifest states 5" in str(problems)) == is_wrong
 
 
 def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:

@@ -1,6 +1,8 @@
 """`verify(deep=True)`: every page of every column is decoded."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.cli import main as program
+from lance_stream.maintenance.verification import verify_values
+from lance_stream.table.manifest import encode_manifest
 
 ROWS = pa.table(
     {
@@ -91,3 +95,39 @@ def test_the_command_line_verifies_deeply(
     lance_stream.create_dataset(uri, ROWS)
     assert program.main(["verify", uri, "--deep"]) == 0
     assert program.main(["verify", uri, "--deep", "--against", uri]) == 2
+
+
+def with_manifest(ds: Dataset, **changed: Any) -> Dataset:
+    """Put another manifest in place of the newest version's."""
+    manifest = replace(ds.table.manifest, **changed)
+    ds.table.store.write(ds.table.log.manifest_path(ds.version), encode_manifest(manifest))
+    return lance_stream.open_dataset(ds.uri)
+
+
+@pytest.mark.parametrize("has_nulls", [True, False])
+@pytest.mark.parametrize("nullable", [True, False])
+def test_nulls_need_a_nullable_column(tmp_path: Path, has_nulls: bool, nullable: bool) -> None:
+    """Readers that trust the schema read any value in place of a null."""
+    values = pa.table({"x": [1, None if has_nulls else 2]})
+    ds = lance_stream.create_dataset(tmp_path / "t", values)
+    (field,) = ds.table.schema.fields
+    schema = replace(ds.table.schema, fields=(replace(field, nullable=nullable),))
+    findings = [
+        finding.message
+        for finding in with_manifest(ds, schema=schema).verify(deep=True)
+        if finding.rule == "values"
+    ]
+    expected = ["1 nulls in a non-nullable column"] if has_nulls and not nullable else []
+    assert findings == expected
+
+
+@pytest.mark.parametrize("num_read", [2, 3, 4])
+def test_columns_have_all_live_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_read: int
+) -> None:
+    """A page that decodes to fewer values without an error shifts all later rows."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"x": [1, 2, 3]}))
+    monkeypatch.setattr(verify_values, "_num_rows", lambda _unit, **_: num_read)
+    findings = [finding.message for finding in ds.verify(deep=True)]
+    expected = [f"it has {num_read} live values, but the fragment 3 live rows"]
+    assert findings == (expected if num_read != 3 else [])
