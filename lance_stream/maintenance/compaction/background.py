@@ -287,12 +287,9 @@ class BackgroundCompaction:
             reason = trigger.reason(table)
             if reason is None or stop.is_set() or not begin_work(table.store.uri):
                 return
-            self._run(table, reason.rules, write, stop, reason.text)
-            result = self.last_round
-            has_moved_rows = result is not None and result.num_removed
-            trigger.record_round(
-                open_newest(), result.seconds.get("write") if result and has_moved_rows else None
-            )
+            result = self._run(table, reason.rules, write, stop, reason.text)
+            seconds = result.seconds["write"] if result.num_removed else None
+            trigger.record_round(open_newest(), seconds)
         except Exception:
             _log.warning("a compaction cannot start; the stream continues", exc_info=True)
 
@@ -303,7 +300,7 @@ class BackgroundCompaction:
         write: WriteTasks | None,
         stop: threading.Event,
         reason: str = "",
-    ) -> None:
+    ) -> Round:
         clock = time.perf_counter
         start = clock()
         try:
@@ -311,7 +308,7 @@ class BackgroundCompaction:
             prepared = prepare(table, rules, write_all)
             written = clock()
             result = commit_prepared(prepared, partial(self._turns.of_commit, stop))
-            self.last_round = Round(
+            outcome = Round(
                 result.table.version if result.num_removed else None,
                 result.num_removed,
                 result.num_added,
@@ -320,9 +317,9 @@ class BackgroundCompaction:
                 reason=reason,
             )
             if prepared.groups:
-                _log.info("%s: %s", table.uri, self.last_round)
+                _log.info("%s: %s", table.uri, outcome)
         except Exception as error:
-            self.last_round = Round(error=error, reason=reason)
+            outcome = Round(error=error, reason=reason)
             if stop.is_set() or not threading.main_thread().is_alive():
                 _log.info("%s: a compaction was stopped", table.uri)
             else:
@@ -331,6 +328,8 @@ class BackgroundCompaction:
                 )
         finally:
             end_work(table.store.uri)
+        self.last_round = outcome
+        return outcome
 
 
 def _write_locally(stop: threading.Event, tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:

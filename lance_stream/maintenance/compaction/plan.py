@@ -85,9 +85,8 @@ class _Candidate(NamedTuple):
     num_bytes: int
 
 
-def plan(table: TableVersion, rules: CompactionRules | None = None) -> list[tuple[int, ...]]:
+def plan(table: TableVersion, rules: CompactionRules) -> list[tuple[int, ...]]:
     """Return the groups of fragments to merge, as indices into the manifest, ascending."""
-    rules = rules or CompactionRules()
     if not table.schema.fields:  # no writer creates such a table
         return []
     groups = [

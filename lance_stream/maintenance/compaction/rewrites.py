@@ -40,6 +40,8 @@ from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
 
+_DEFAULT_RULES: Final = CompactionRules()
+
 _IDS_PER_STEP: Final = 1 << 16
 """The number of row ids that are encoded at once."""
 
@@ -146,7 +148,7 @@ def write_locally(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
 
 def prepare(
     table: TableVersion,
-    rules: CompactionRules | None = None,
+    rules: CompactionRules = _DEFAULT_RULES,
     write: WriteTasks = write_locally,
 ) -> PreparedCompaction:
     """Plan a compaction of a version, and write its files.
@@ -160,7 +162,6 @@ def prepare(
         InvalidInputError: The rules are invalid.
         BadDataError: A file is damaged, or uses an unsupported feature; no file is left behind.
     """
-    rules = rules or CompactionRules()
     planned = plan(table, rules)
     target = replace(
         write_target(table),

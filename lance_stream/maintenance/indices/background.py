@@ -359,7 +359,7 @@ def _run(
     indexing: BackgroundIndexing | None = tasks.pop()
     seconds: float | None = None
     while indexing is not None and not indexing._has_ended(stop, seconds):
-        if seconds is not None and seconds > 0:
+        if seconds is not None:
             reference = weakref.ref(indexing)
             del indexing
             is_over = news.wait(min(seconds, _MAX_WAIT_SECONDS)) or seconds <= _MAX_WAIT_SECONDS

@@ -82,8 +82,6 @@ def index_coverage(table: TableVersion) -> list[IndexCoverage]:
     for index in decode_index_section(section):
         if not is_system_index(index):
             by_name.setdefault(index.name, []).append(index)
-    if not by_name:
-        return []
     paths = _paths(table.schema.fields)
     return [_described(name, by_name[name], table, paths) for name in sorted(by_name)]
 

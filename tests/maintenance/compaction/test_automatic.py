@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from lance_stream.maintenance.compaction import automatic
 from lance_stream.maintenance.compaction.automatic import (
     AUTO,
     FAN_IN,
+    Accumulation,
     CompactionTrigger,
     accumulation_of,
 )
@@ -237,3 +239,60 @@ def test_limits_of_accumulation_are_exact() -> None:
         assert current.num_deleted == expected
         assert current.num_small == (1 if 100 - deleted < 75 else 0)
         assert current.num_live == 100 - deleted
+
+
+@pytest.mark.parametrize(
+    ("target_rows", "num_deleted", "is_due"),
+    [(80, 9, False), (80, 10, True), (8000, 4, False), (8000, 5, True), (1, 0, False)],
+)
+def test_deleted_rows_reach_a_limit(
+    monkeypatch: pytest.MonkeyPatch, target_rows: int, num_deleted: int, is_due: bool
+) -> None:
+    """An eighth of a full fragment, or a twentieth of the table if that is less."""
+    num_live = 100 if target_rows == 8000 else 1000
+    current = Accumulation(num_live, 0, num_deleted, 0)
+    monkeypatch.setattr(automatic, "accumulation_of", lambda *_: current)
+    trigger = CompactionTrigger(CompactionRules(target_rows))
+    assert (trigger.reason(new_table().table) is not None) == is_due
+
+
+@pytest.mark.parametrize("outcome", ["moved", "nothing to do", "failed"])
+def test_only_rounds_that_write_are_timed(monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+    """A round that wrote nothing says nothing about the cost of the next one."""
+    ds = new_table(10)
+    if outcome != "nothing to do":
+        ds = ds.append(rows([20])).append(rows([21]))
+    compaction = BackgroundCompaction(AUTO)
+    trigger = CompactionTrigger(ROUND)
+    reason = automatic.Reason("lookups", CompactionRules(100))
+    monkeypatch.setattr(trigger, "reason", lambda _: reason)
+    seconds: list[float | None] = []
+    monkeypatch.setattr(trigger, "record_round", lambda _, value: seconds.append(value))
+
+    def fail(_tasks: Any) -> Any:
+        raise OSError("the disk is full")
+
+    compaction._run_if_worthwhile(
+        trigger, lambda: ds.table, fail if outcome == "failed" else None, threading.Event()
+    )
+    assert compaction.last_round is not None
+    assert compaction.last_round.reason == "lookups"
+    assert (compaction.last_round.error is not None) == (outcome == "failed")
+    written = compaction.last_round.seconds.get("write")
+    assert seconds == [written if outcome == "moved" else None]
+    assert (seconds[0] is not None) == (outcome == "moved")
+
+
+def test_stopped_checks_begin_no_round() -> None:
+    """The query has ended while the table was opened."""
+    ds = new_table()
+    for number in range(FAN_IN):
+        ds = ds.append(rows([number]))
+    compaction, stop = BackgroundCompaction(AUTO), threading.Event()
+    for is_stopped in (True, False):
+        if is_stopped:
+            stop.set()
+        else:
+            stop.clear()
+        compaction._run_if_worthwhile(CompactionTrigger(ROUND), lambda: ds.table, None, stop)
+        assert (compaction.last_round is None) == is_stopped

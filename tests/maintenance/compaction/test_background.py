@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -18,7 +19,7 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from lance_stream.maintenance.compaction import automatic
+from lance_stream.maintenance.compaction import automatic, background
 from lance_stream.maintenance.compaction.automatic import AUTO
 from lance_stream.maintenance.compaction.background import (
     BackgroundCompaction,
@@ -359,17 +360,20 @@ def test_compaction_races_lose_no_change(every: int | str, monkeypatch: pytest.M
     assert by_feed == expected
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
+@pytest.mark.parametrize("cause", ["a stop", "the end of the program", "the store"])
 def test_failures_after_a_stop_are_silent(
-    is_stopped: bool, caplog: pytest.LogCaptureFixture
+    cause: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stop interrupts the round wherever it is, which is no reason to alarm anyone."""
     table = new_table().append(rows(1)).append(rows(2)).table
     compaction, stop = BackgroundCompaction(1, CompactionRules(1000)), threading.Event()
+    ended = Mock(is_alive=Mock(return_value=False))
 
     def fail(_tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
-        if is_stopped:
+        if cause == "a stop":
             stop.set()
+        if cause == "the end of the program":
+            monkeypatch.setattr(background.threading, "main_thread", lambda: ended)
         raise OSError("the connection was closed")
 
     with caplog.at_level(logging.INFO):
@@ -377,7 +381,7 @@ def test_failures_after_a_stop_are_silent(
     assert compaction.last_round is not None
     assert isinstance(compaction.last_round.error, OSError)
     levels = {record.levelno for record in caplog.records}
-    assert (logging.WARNING in levels) is not is_stopped
+    assert (logging.WARNING in levels) == (cause == "the store")
 
 
 @pytest.mark.parametrize("every", [0, -1, True, 2.5, "10"])

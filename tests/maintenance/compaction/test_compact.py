@@ -13,10 +13,13 @@ from lance_stream import Dataset
 from lance_stream.commit.committer import read_transaction
 from lance_stream.errors import (
     CommitUncertainError,
+    IncompatibleConflictError,
     InvalidInputError,
     NotFoundError,
     RetryableConflictError,
+    TableReplacedError,
 )
+from lance_stream.maintenance.compaction import compact as compaction
 from lance_stream.maintenance.compaction.compact import (
     CompactionResult,
     _check_ids_unused,
@@ -519,3 +522,36 @@ def test_deleted_tables_are_reported() -> None:
         for fragment in group.new
         for file in fragment.files
     )
+
+
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        (RetryableConflictError("another writer was faster"), False),
+        (IncompatibleConflictError("the fragments are gone"), False),
+        (TableReplacedError("the table was replaced"), True),
+        (OSError("the disk is full"), True),
+    ],
+)
+def test_only_conflicts_are_tried_again(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, is_final: bool
+) -> None:
+    """Any other failure would be repeated, and hidden behind the last conflict."""
+    table = new_table()
+    prepared = prepare(table, RULES)
+    num_files = len(table.store.list("data"))
+    errors = [error]
+    commit = compaction.commit
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return commit(*arguments, **options)
+
+    monkeypatch.setattr(compaction, "commit", fail_once)
+    if is_final:
+        with pytest.raises(type(error), match=str(error)):
+            commit_prepared(prepared, environment=make_environment())
+        assert len(table.store.list("data")) == num_files - 1
+    else:
+        assert commit_prepared(prepared, environment=make_environment()).num_removed == 3

@@ -4,11 +4,14 @@ import random
 from dataclasses import replace
 
 import pytest
+from pyroaring import BitMap
 
 from lance_stream.errors import InvalidInputError
+from lance_stream.maintenance.compaction import plan as plans
 from lance_stream.maintenance.compaction.plan import CompactionRules, plan
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType
+from lance_stream.table.indices import IndexMetadata, encode_index_section
 from lance_stream.table.manifest import FragmentList
 from tests.commit.tables import create
 
@@ -60,6 +63,8 @@ def test_neighbours_merge_up_to_the_target(
         ((40, 20, 10), []),
         ((5, 5, 50, 5, 5), [(0, 1), (3, 4)]),
         ((40, 5, 5, 60), [(0, 1, 2)]),  # nothing can be added to the first three any more
+        ((40, 5, 5, 100), [(0, 1, 2)]),  # nor here, where the last one is no candidate
+        ((100,), []),
         ((40, (20, 10), 2), [(1,)]),
     ],
 )
@@ -134,3 +139,59 @@ def test_newer_fragments_are_skipped() -> None:
     table = table_of(*[5] * 6)
     assert plan(table, CompactionRules(100, newest_fragment=3)) == [(0, 1, 2, 3)]
     assert plan(table, CompactionRules(100, newest_fragment=0)) == []
+
+
+def test_tables_without_columns_stay() -> None:
+    """There would be nothing to write into the new files."""
+    table = table_of(5, 5)
+    bare = replace(table.manifest, schema=replace(table.schema, fields=()))
+    assert plan(replace(table, manifest=bare), CompactionRules(100)) == []
+
+
+def test_only_neighbours_of_one_index_merge() -> None:
+    """An index whose writer stated no fragments may cover any, and is rebuilt anyway."""
+    table = table_of(5, 5, 5, 5)
+    for bitmap, groups in ((BitMap([0, 1]).serialize(), [(0, 1), (2, 3)]), (b"", [(0, 1, 2, 3)])):
+        index = IndexMetadata(bytes(16), (0,), "an index", 1, bitmap)
+        indexed = replace(table.manifest, index_section=encode_index_section([index]))
+        assert plan(replace(table, manifest=indexed), CompactionRules(100)) == groups
+
+
+@pytest.mark.parametrize(
+    ("bytes_more", "rows_more", "shortens_lineage", "is_rewritten"),
+    [
+        (1, 0, True, True),
+        (1, 1, True, True),
+        (1, -1, True, False),
+        (0, 0, True, False),
+        (1, 0, False, False),
+    ],
+)
+def test_long_lineage_alone_is_worthwhile(
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_more: int,
+    rows_more: int,
+    shortens_lineage: bool,
+    is_rewritten: bool,
+) -> None:
+    """A round decodes only fragments with many rows, and more bytes than rows in the manifest."""
+    monkeypatch.setattr(plans, "has_disordered_lineage", lambda *_: True)
+    num_bytes = len(table_of(50).manifest.fragments.raws[0])
+    num_rows = num_bytes - bytes_more
+    rules = CompactionRules(8 * (num_rows - rows_more), shortens_lineage=shortens_lineage)
+    assert plan(table_of(num_rows), rules) == ([(0,)] if is_rewritten else [])
+
+
+@pytest.mark.parametrize("limit", [None, 0, 20, 1000])
+def test_misplaced_lineage_is_rewritten(monkeypatch: pytest.MonkeyPatch, limit: int | None) -> None:
+    """Its place is in the manifest or in a file, as the table's config says."""
+    table = table_of(100, 100)
+    sizes = [len(raw) for raw in table.manifest.fragments.raws]
+    monkeypatch.setattr(plans, "limit_of", lambda _: limit)
+    monkeypatch.setattr(plans, "is_misplaced", lambda fragment, _: fragment.id == 1)
+    is_long = limit is not None and sizes[1] > limit
+    assert plans._misplaced(table) == ([1] if is_long else [])
+    monkeypatch.setattr(plans, "limit_of", lambda _: sizes[1])
+    assert plans._misplaced(table) == []
+    monkeypatch.setattr(plans, "limit_of", lambda _: sizes[1] - 1)
+    assert plans._misplaced(table) == [1]

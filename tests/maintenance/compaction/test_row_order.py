@@ -22,10 +22,12 @@ from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, w
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     best_order,
+    lineage_of,
     max_waiting,
     reordered,
 )
 from lance_stream.maintenance.verification.verify import verify
+from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.snapshot.history import read_transaction
 from lance_stream.snapshot.opening import newest_version_of
@@ -321,3 +323,16 @@ def test_only_reorderable_fragments_are_compacted_again(
     codes = pa.field("x", pa.dictionary(pa.int8(), pa.string()))
     for field, can in ((SCHEMA.field("x"), True), (blobs, False), (codes, False)):
         assert row_order._can_be_mixed(from_arrow(pa.schema([SCHEMA.field("id"), field]))) is can
+
+
+@pytest.mark.parametrize("limit", [2, 1])
+def test_too_many_rows_keep_their_order(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """Their order would take too much memory to compute."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", SCHEMA).append(rows([1, 2], "a"))
+    units = [unit_of(ds.table, 0, columns=("id", "x"))]
+    order = np.array([1, 0])
+    monkeypatch.setattr(row_order, "_has_long_lineage", lambda _: True)
+    monkeypatch.setattr(row_order, "best_order", lambda *_: order)
+    monkeypatch.setattr(row_order, "MAX_ROWS", limit)
+    lineage = lineage_of(ds.table, ds.table.manifest.fragments)
+    assert row_order.order_of(units, lambda: lineage) is (order if limit == 2 else None)
