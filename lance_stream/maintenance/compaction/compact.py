@@ -36,7 +36,9 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from lance_stream.arrays import RowOffsets
+import numpy as np
+
+from lance_stream.arrays import Positions, RowOffsets
 from lance_stream.commit.committer import POLICY, BeforeAttempt, CommittedTransaction, commit
 from lance_stream.commit.rebasing import delete_deletion_files, write_deletion_file
 from lance_stream.environment import MACHINE, Environment
@@ -249,8 +251,7 @@ def _adapt(
     applicable = [
         (old, new, deleted)
         for old, new, deleted in surviving
-        if old
-        and len({covered_by(fragment.id) for fragment in old}) == 1
+        if len({covered_by(fragment.id) for fragment in old}) == 1
         and sum(map(len, deleted))
         <= MAX_DELETED_BEFORE_COMMIT * sum(fragment.physical_rows for fragment in new)
     ]
@@ -276,24 +277,20 @@ def _adapt_group(
 ) -> tuple[tuple[Fragment, ...], tuple[Fragment, ...], list[RowOffsets]]:
     """Return a group's replaceable old fragments, the new ones, and their deleted rows."""
     old: list[Fragment] = []
-    positions = []
+    positions: list[Positions] = []
     for planned, rows in zip(group.old, group.rows, strict=True):
         current = newest.manifest.fragments.by_id(planned.id)
-        is_unchanged = (
-            current is not None and replace(current, deletion_file=planned.deletion_file) == planned
-        )
-        deleted_positions = (
-            deleted_since(rows, _deleted_now(newest, current, planned, rows))
-            if current and is_unchanged
-            else None
-        )
-        if current is not None and deleted_positions is not None:
-            old.append(_without_lineage(current))
-        positions.append(
-            deleted_since(rows, None) if deleted_positions is None else deleted_positions
-        )
+        deleted_positions = None
+        if current is not None and replace(current, deletion_file=planned.deletion_file) == planned:
+            deleted_now = _deleted_now(newest, current, planned, rows)
+            deleted_positions = deleted_since(rows, deleted_now)
+            if deleted_positions is not None:
+                old.append(_without_lineage(current))
+        if deleted_positions is None:
+            deleted_positions = np.arange(rows.num_written, dtype=np.int64)
+        positions.append(deleted_positions)
     deleted = by_new_fragment(
-        [position for position in positions if position is not None],
+        positions,
         [row.num_written for row in group.rows],
         [fragment.physical_rows for fragment in group.new],
         group.order,

@@ -39,22 +39,17 @@ class RewrittenRows(NamedTuple):
         return self.physical_rows - len(self.deleted)
 
 
-def deleted_since(
-    rows: RewrittenRows, deleted_now: RowOffsets | None
-) -> npt.NDArray[np.int64] | None:
+def deleted_since(rows: RewrittenRows, deleted_now: RowOffsets) -> npt.NDArray[np.int64] | None:
     """Return which of a fragment's rewritten rows were deleted since the rewrite was planned.
 
     Args:
         rows: The fragment as it was when the rewrite was planned.
-        deleted_now: (n,) u32, ascending: its deleted rows in the newest version; None if all rows
-            count as deleted.
+        deleted_now: (n,) u32, ascending: its deleted rows in the newest version.
 
     Returns:
         (n,) i64, ascending: their positions among the rewritten rows; None if a row that was
         deleted, and so was not rewritten, is live again.
     """
-    if deleted_now is None:
-        return np.arange(rows.num_written, dtype=np.int64)
     if len(np.setdiff1d(rows.deleted, deleted_now, assume_unique=True)):
         return None
     offsets = np.setdiff1d(deleted_now, rows.deleted, assume_unique=True).astype(np.int64)

@@ -25,6 +25,7 @@ from lance_stream.maintenance.compaction.background import (
     BackgroundCompaction,
     Round,
     StoppedError,
+    Turns,
 )
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_locally
@@ -123,6 +124,39 @@ def test_restarted_streams_keep_their_rounds() -> None:
             began.append(batch_id)
             assert last_round(compaction).error is None
     assert began == [3, 7]
+
+
+def test_skipped_batches_delay_no_round() -> None:
+    """A batch without rows commits no version, and may have the id that would start a round."""
+    compaction = BackgroundCompaction(4)
+    ds = new_table()
+    began = []
+    for batch_id in (0, 1, 2, 4, 5, 6, 8, 9, 10, 11):
+        ds = ds.append(rows(batch_id))
+        if compaction.after_batch(batch_id, newest(ds)):
+            began.append(batch_id)
+            assert last_round(compaction).error is None
+    assert began == [4, 9, 11]
+
+
+def test_commits_take_turns_with_commits() -> None:
+    """Indices are committed beside the same stream, and would conflict with a compaction."""
+    turns, stop, began = Turns(), threading.Event(), threading.Event()
+
+    def commit() -> None:
+        with turns.of_commit(stop):
+            began.set()
+
+    other = threading.Thread(target=commit)
+    with turns.of_commit(stop):
+        assert not turns._has_room_for_commit()
+        other.start()
+        assert not began.wait(0.05)
+    assert began.wait(PATIENCE)
+    other.join()
+    with turns.of_batch():
+        assert not turns._has_room_for_commit()
+    assert turns._has_room_for_commit()
 
 
 def test_batches_continue_during_a_compaction() -> None:

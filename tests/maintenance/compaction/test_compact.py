@@ -3,10 +3,13 @@
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap
 
 import lance_stream
 from lance_stream import Dataset
@@ -40,6 +43,8 @@ from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.resolving import checkout
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.indices import IndexMetadata, encode_index_section
+from lance_stream.table.manifest import FragmentList
 from lance_stream.table.operations.moved_rows import Rewrite
 from lance_stream.write.planning import MAX_PLANS
 from tests.commit.tables import make_environment
@@ -555,3 +560,40 @@ def test_only_conflicts_are_tried_again(
         assert len(table.store.list("data")) == num_files - 1
     else:
         assert commit_prepared(prepared, environment=make_environment()).num_removed == 3
+
+
+@pytest.mark.parametrize(
+    ("covered", "num_groups"), [([], 1), ([0, 1, 2], 1), ([0], 0), ([0, 1], 0), ([7], 1)]
+)
+def test_new_indices_cover_whole_groups(covered: list[int], num_groups: int) -> None:
+    """An index of some of the old fragments could not cover the new one."""
+    table = new_table()
+    prepared = prepare(table, RULES)
+    index = IndexMetadata(bytes(16), (0,), "an index", 1, BitMap(covered).serialize())
+    indexed = replace(table.manifest, index_section=encode_index_section([index]))
+    adapted = compaction._adapt(table.at(indexed), prepared, make_environment())
+    assert len(adapted.groups) == num_groups
+
+
+def test_emptied_tables_have_no_groups() -> None:
+    """Old writers record no largest fragment id, which the table then lacks."""
+    table = new_table()
+    prepared = prepare(table, RULES)
+    emptied = replace(table.manifest, fragments=FragmentList(()), max_fragment_id=None)
+    adapted = compaction._adapt(table.at(emptied), prepared, make_environment())
+    assert adapted.groups == ()
+
+
+@pytest.mark.parametrize(("num_deleted", "num_groups"), [(3, 1), (4, 1), (5, 0)])
+def test_half_of_the_rows_may_go(num_deleted: int, num_groups: int) -> None:
+    """A new fragment with more deleted rows would soon be rewritten again."""
+    table = new_table()
+    prepared = prepare(table, RULES)
+    ds = Dataset(table).append(rows(10)).delete("id = 10")
+    newest = ds.delete(f"id >= {10 - num_deleted}").table
+    prepared_rows = sum(fragment.physical_rows for fragment in prepared.groups[0].new)
+    assert prepared_rows == 9
+    limit = 4 / 9
+    with patch.object(compaction, "MAX_DELETED_BEFORE_COMMIT", limit):
+        adapted = compaction._adapt(newest, prepared, make_environment())
+    assert len(adapted.groups) == num_groups

@@ -195,3 +195,16 @@ def test_misplaced_lineage_is_rewritten(monkeypatch: pytest.MonkeyPatch, limit: 
     assert plans._misplaced(table) == []
     monkeypatch.setattr(plans, "limit_of", lambda _: sizes[1] - 1)
     assert plans._misplaced(table) == [1]
+
+
+def test_files_that_lack_columns_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 2.0 cannot hold a struct of nulls only, which one file of both would need."""
+    table = table_of(5, 5, 5, 5)
+    first, second, *others = table.manifest.fragments
+    (file,) = second.files
+    partial = replace(second, files=(replace(file, field_ids=(0,), column_indices=(0,)),))
+    fragments = FragmentList.of([first, partial, *others])
+    table = replace(table, manifest=replace(table.manifest, fragments=fragments))
+    assert plan(table, CompactionRules(100)) == [(0, 1, 2, 3)]
+    monkeypatch.setattr(plans, "holds_only_nulls", lambda field, _: field.name != "x")
+    assert plan(table, CompactionRules(100)) == [(2, 3)]

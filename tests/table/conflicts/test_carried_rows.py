@@ -48,7 +48,7 @@ def test_deletions_carry_over_to_new_fragments(
         expected.append([offset for offset, is_deleted in enumerate(of_fragment) if is_deleted])
     rows = [RewrittenRows(physical, offsets(deleted)) for physical, deleted, _ in old]
     killed = [
-        deleted_since(row, None if now is None else offsets(now))
+        np.arange(row.num_written) if now is None else deleted_since(row, offsets(now))
         for row, (_, _, now) in zip(rows, old, strict=True)
     ]
     result = by_new_fragment(killed, [row.num_written for row in rows], sizes)
