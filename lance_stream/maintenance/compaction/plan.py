@@ -77,6 +77,9 @@ class CompactionRules:
         as_count(self.fan_in, "a group has")
 
 
+DEFAULT_RULES: Final = CompactionRules()
+
+
 class _Candidate(NamedTuple):
     fragment_index: int
     live: int
@@ -85,7 +88,7 @@ class _Candidate(NamedTuple):
     num_bytes: int
 
 
-def plan(table: TableVersion, rules: CompactionRules) -> list[tuple[int, ...]]:
+def plan(table: TableVersion, rules: CompactionRules = DEFAULT_RULES) -> list[tuple[int, ...]]:
     """Return the groups of fragments to merge, as indices into the manifest, ascending."""
     if not table.schema.fields:  # no writer creates such a table
         return []

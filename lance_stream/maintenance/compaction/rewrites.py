@@ -20,7 +20,7 @@ from lance_stream.errors import InvalidInputError
 from lance_stream.keys.bounds.cached_key_bounds import inherit_key_bounds
 from lance_stream.keys.index.key_index import MAX_SAVED_ROWS
 from lance_stream.keys.index.remap_keys import RewrittenFiles, remap_keys
-from lance_stream.maintenance.compaction.plan import CompactionRules, plan
+from lance_stream.maintenance.compaction.plan import DEFAULT_RULES, CompactionRules, plan
 from lance_stream.maintenance.compaction.row_order import (
     Lineage,
     lineage_of,
@@ -39,8 +39,6 @@ from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_r
 from lance_stream.version import VERSION
 from lance_stream.write.fragments import WriteTarget, delete_files, write_fragments, write_target
 from lance_stream.write.lineage_files import with_lineage_files
-
-_DEFAULT_RULES: Final = CompactionRules()
 
 _IDS_PER_STEP: Final = 1 << 16
 """The number of row ids that are encoded at once."""
@@ -148,7 +146,7 @@ def write_locally(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
 
 def prepare(
     table: TableVersion,
-    rules: CompactionRules = _DEFAULT_RULES,
+    rules: CompactionRules = DEFAULT_RULES,
     write: WriteTasks = write_locally,
 ) -> PreparedCompaction:
     """Plan a compaction of a version, and write its files.

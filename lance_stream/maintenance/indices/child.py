@@ -114,17 +114,22 @@ def main() -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(OSError):  # not on every system
         Path("/proc/self/oom_score_adj").write_text("1000")
-    answer: tuple[bytes | None, Mapping[str, str], Exception | None]
-    try:
-        built = build(request, open_store(store_uri, storage_options))
-        transaction = built.transaction
-        encoded = None if transaction is None else encode_transaction(transaction)
-        answer = encoded, built.problems, None
-    except LanceStreamError as error:
-        answer = None, {}, error
+    answer = _answer(request, store_uri, storage_options)
     with os.fdopen(stdout, "wb") as stream:
         stream.write(pickle.dumps(answer))
     os._exit(0)  # without waiting for pylance's threads
+
+
+def _answer(
+    request: BuildRequest, store_uri: str, storage_options: Mapping[str, Any]
+) -> tuple[bytes | None, Mapping[str, str], Exception | None]:
+    """Build indices; return the transaction, the problems, and why nothing could be built."""
+    try:
+        built = build(request, open_store(store_uri, storage_options))
+    except LanceStreamError as error:
+        return None, {}, error
+    transaction = None if built.transaction is None else encode_transaction(built.transaction)
+    return transaction, built.problems, None
 
 
 def _end_with(parent: int) -> None:

@@ -422,7 +422,16 @@ def test_rounds_without_effect_are_not_repeated(
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "is_problem"), [(9, 9, True), (9, 10, True), (9, 8, False), (None, 1, True)]
+    ("before", "after", "is_problem"),
+    [
+        (9, 9, True),
+        (9, 10, True),
+        (9, 8, False),
+        (9, 0, False),
+        (0, 0, False),
+        (None, 1, True),
+        (None, 0, False),
+    ],
 )
 def test_only_missing_progress_is_a_problem(
     newest: Callable[[], TableVersion],

@@ -105,6 +105,8 @@ def test_reasons_name_the_index_and_rows() -> None:
         ({"rows": 7, "age": "2 hours"}, RefreshPolicy(rows=7, age=timedelta(hours=2))),
         (RefreshPolicy(rows=3), RefreshPolicy(rows=3)),
         ({"rows": 1}, RefreshPolicy(rows=1)),
+        ({"fraction": 0.05}, RefreshPolicy(fraction=0.05)),
+        ({"fraction": 1, "rows": None}, RefreshPolicy(fraction=1.0)),
     ],
 )
 def test_mappings_state_a_refresh_policy(argument: Any, policy: RefreshPolicy | None) -> None:
@@ -121,6 +123,8 @@ def test_mappings_state_a_refresh_policy(argument: Any, policy: RefreshPolicy | 
         ({"rows": None}, "has no limit: .*None.* Set one"),
         ({"share": 0.1}, "has no limit 'share'; it has: fraction, rows, age"),
         ({"fraction": 0}, "must be above 0 and at most 1"),
+        ({"fraction": 1.01}, "must be above 0 and at most 1"),
+        ({"fraction": "a half"}, "must be above 0 and at most 1"),
         ({"fraction": 5}, "must be above 0 and at most 1"),
         ({"fraction": True}, "must be above 0 and at most 1"),
         ({"rows": 0}, "an integer of at least 1"),

@@ -16,6 +16,7 @@ from lance_stream import (
     migrate_manifest_paths,
     open_dataset,
 )
+from lance_stream.maintenance.migrations import manifest_paths
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.paths import NamingScheme, manifest_path, parse_manifest_name
 from tests.faults.killed_changes import killed_at
@@ -164,3 +165,14 @@ def test_branches_and_clones_use_new_names(uri: str, tmp_path: Path) -> None:
     assert migrate_manifest_paths(uri) == 4
     theirs = lance.dataset(uri).checkout_version(("dev", None))
     assert theirs.to_table()["id"].to_pylist() == [0, 1, 9]
+
+
+def test_versions_renamed_meanwhile_are_others(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two migrations at the same time together rename each version once."""
+    store = open_dataset(uri).table.store
+    lists = [[4, 3, 2, 1], []]
+    monkeypatch.setattr(manifest_paths, "_versions_to_rename", lambda *_, **__: lists.pop(0))
+    assert manifest_paths._rename(store, 3)
+    assert not manifest_paths._rename(store, 3)
+    assert migrate_manifest_paths(uri) == 3
+    assert schemes(uri) == {NamingScheme.V2}

@@ -488,6 +488,26 @@ def test_old_files_state_wrong_sizes(
     assert ("but the manifest states 5" in str(problems)) == is_wrong
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "num_deleted", "is_wrong"),
+    [(4, 2, False), (0, 0, False), (4, None, False), (4, 1, True), (2, 2, True), (2, None, True)],
+)
+def test_counts_of_old_writers_are_compared(
+    ds: Dataset, num_rows: int, num_deleted: int | None, is_wrong: bool
+) -> None:
+    """Lance 0.8 subtracted deleted rows twice, and older releases stated none."""
+    first, second = ds.table.manifest.fragments
+    assert first.deletion_file is not None
+    deletions = (
+        None if num_deleted is None else replace(first.deletion_file, num_deleted_rows=num_deleted)
+    )
+    stated = replace(first, physical_rows=num_rows, deletion_file=deletions)
+    distrusted = FragmentList.of([stated, second])
+    manifest = replace(ds.table.manifest, distrusted_fragments=distrusted)
+    findings = list(verify._wrong_counts(replace(ds.table, manifest=manifest)))
+    assert [where for where, _ in findings] == (["fragment 0"] if is_wrong else [])
+
+
 def test_rewriting_a_manifest_changes_nothing(ds: Dataset) -> None:
     """The other tests damage manifests by rewriting them, which alone must cause no finding."""
     before: Manifest = ds.table.manifest
