@@ -158,7 +158,7 @@ def _summarize(
         version=table.version,
         timestamp=timestamp_of(table.manifest),
         operation=_name(table.version, transaction.operation) if transaction else None,
-        num_rows=None if None in rows else sum(row or 0 for row in rows),
+        num_rows=None if None in rows else sum(filter(None, rows)),
         properties=dict(transaction.properties) if transaction else {},
     )
     if table.version != (older.version + 1 if older else 1):

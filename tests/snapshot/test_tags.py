@@ -175,3 +175,19 @@ def test_other_files_are_not_tags(ds: Dataset) -> None:
 def test_times_omit_unneeded_digits(nanos: int, text: str) -> None:
     """Lance writes 0, 3, 6 or 9 digits, and equal moments should be equal texts."""
     assert as_rfc3339(nanos) == text
+
+
+def test_early_tags_of_branches_are_the_branches(ds: Dataset) -> None:
+    """Early releases stored them in the branch's folder, without the branch's name."""
+    ds.branches.create("dev")
+    dev = lance_stream.open_dataset(ds.uri, branch="dev")
+    dev.table.store.write("_refs/tags/early.json", b'{"version": 3}')
+    refs = dev.table.refs
+    assert tag_files.get_tag(refs, "early").branch == "dev"
+    ds.tags.create("ours", 2)
+    assert tag_files.get_tag(refs, "ours").branch is None
+    dev.tags.create("theirs", 3)
+    assert tag_files.get_tag(ds.table.refs, "theirs").branch == "dev"
+    for name, text in (("ours", "for version 2."), ("theirs", "for version 3 of the branch 'dev'")):
+        with pytest.raises(InvalidInputError, match=text):
+            ds.tags.create(name, 1)

@@ -81,7 +81,7 @@ class HiddenColumn:
         """
         if self.num_ids != num_rows:
             raise CorruptDataError(
-                f"{_describe(self._stored)} has {self.num_ids} values, but its fragment has "
+                f"{self._description} has {self.num_ids} values, but its fragment has "
                 f"{num_rows} rows"
             )
         return self
@@ -95,16 +95,14 @@ class HiddenColumn:
         cached = self._cached
         if cached is not None:
             return cached[start:stop].astype(np.uint64)
-        return _numbers(self._stored, self._read(self._file, self._field, start, stop))
+        return self._numbers(self._read(self._file, self._field, start, stop))
 
     def take(self, offsets: AnyOffsets) -> U64s:
         """Return the values at row offsets."""
         rows = offsets.astype(np.int64, copy=False)
         cached = self._cached
         if cached is None and self._is_few(rows):
-            return _numbers(
-                self._stored, self._take(self._file, self._field, rows.astype(np.uint64))
-            )
+            return self._numbers(self._take(self._file, self._field, rows.astype(np.uint64)))
         return (self._whole() if cached is None else cached)[rows].astype(np.uint64)
 
     def _is_few(self, rows: npt.NDArray[np.int64]) -> bool:
@@ -112,13 +110,25 @@ class HiddenColumn:
 
     def _whole(self) -> CachedNumbers:
         def read() -> CachedNumbers:
-            values = _numbers(
-                self._stored, self._read(self._file, self._field, 0, self._num_rows(self._file))
-            )
+            num_rows = self._num_rows(self._file)
+            values = self._numbers(self._read(self._file, self._field, 0, num_rows))
             largest = int(values.max()) if len(values) else 0
             return values.astype(np.min_scalar_type(largest), copy=False)
 
         return _CACHED.get_or_make((self._stored.field_id, self._name(self._file)), read)
+
+    def _numbers(self, values: pa.Array) -> U64s:
+        if values.type != pa.uint64() or values.null_count:
+            raise CorruptDataError(
+                f"{self._description} should have uint64 values without nulls, but has "
+                f"{values.type} values with {values.null_count} nulls"
+            )
+        numbers: U64s = values.to_numpy(zero_copy_only=False)
+        return numbers
+
+    @property
+    def _description(self) -> str:
+        return f"hidden column {self._stored.field_id} of data file {self._file.path!r}"
 
     @property
     def _file(self) -> DataFile:
@@ -139,18 +149,3 @@ _CACHED: Final = Cache[tuple[int, Hashable], CachedNumbers](
 def clear_hidden_columns() -> None:
     """Empty the cache of columns."""
     _CACHED.clear()
-
-
-def _numbers(stored: LineageColumn, values: pa.Array) -> U64s:
-    if values.type != pa.uint64() or values.null_count:
-        raise CorruptDataError(
-            f"{_describe(stored)} should have uint64 values without nulls, but has {values.type} "
-            f"values with {values.null_count} nulls"
-        )
-    numbers: U64s = values.to_numpy(zero_copy_only=False)
-    return numbers
-
-
-def _describe(stored: LineageColumn) -> str:
-    path = stored.file.path if stored.file is not None else None
-    return f"hidden column {stored.field_id} of data file {path!r}"

@@ -1,5 +1,6 @@
 """Lineage in hidden columns of data files: what is read, and damaged columns."""
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import lance_stream
 from lance_stream import CorruptDataError, NotFoundError
 from lance_stream._proto import table_pb2
+from lance_stream.arrays import U64s
+from lance_stream.schema.fields import Field
 from lance_stream.snapshot.files.hidden_columns import (
     MIN_ROWS_PER_VALUE,
     HiddenColumn,
@@ -199,3 +202,61 @@ def test_column_filters_open_no_lineage_file(table: Path, monkeypatch: pytest.Mo
     assert ds.to_table(filter="id = 4")["s"].to_pylist() == ["D"]
     assert opened
     assert not any(set(file.field_ids) & {-3, -4, -5} for file in opened)
+
+
+def stored_column(values: pa.Array) -> tuple[HiddenColumn, list[str]]:
+    """Return a column that is in no file, and what is read of it."""
+    calls: list[str] = []
+    clear_hidden_columns()
+
+    def read(_file: DataFile, _field: Field, start: int, stop: int) -> pa.Array:
+        calls.append(f"{start}-{stop}")
+        return values[start:stop]
+
+    def take(_file: DataFile, _field: Field, offsets: U64s) -> pa.Array:
+        calls.append(f"{len(offsets)} values")
+        return values.take(pa.array(offsets))
+
+    stored = LineageColumn(-3, FILE)
+    name = uuid.uuid4().hex
+    return HiddenColumn(stored, lambda _: len(values), read, take, lambda _: name), calls
+
+
+@pytest.mark.parametrize(
+    ("offsets", "call"),
+    [
+        ([7], "1 values"),
+        ([3, 7], "2 values"),
+        ([3, 7, 9], "0-513"),  # more than one in so many rows
+        ([7, 3], "0-513"),  # a reader takes only ascending offsets
+        ([7, 7], "0-513"),
+    ],
+)
+def test_a_few_values_are_taken(offsets: list[int], call: str) -> None:
+    """Reading the whole column for each row of a query would cost its whole size."""
+    column, calls = stored_column(pa.array(range(100, 613), pa.uint64()))
+    rows = np.array(offsets)
+    assert 2 * MIN_ROWS_PER_VALUE < 513
+    for _ in range(2):
+        assert column.take(rows).tolist() == [100 + offset for offset in offsets]
+    assert calls == ([call] if "-" in call else [call, call])
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (pa.array([1, 2], pa.int64()), "but has int64 values with 0 nulls"),
+        (pa.array([1, None], pa.uint64()), "but has uint64 values with 1 nulls"),
+        (pa.array([1, 2], pa.uint64()), None),
+        (pa.array([], pa.uint64()), None),
+    ],
+)
+def test_values_are_numbers(values: pa.Array, problem: str | None) -> None:
+    """A row without an id would get that of another row."""
+    column, _ = stored_column(values)
+    for read in (column.to_array, lambda: column.slice(0, len(values))):
+        if problem is None:
+            assert read().tolist() == values.to_pylist()
+        else:
+            with pytest.raises(CorruptDataError, match=f"of data file 'f.lance' .*{problem}"):
+                read()
