@@ -15,6 +15,7 @@ import lance_stream
 from lance_stream import Dataset
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.snapshot import references
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.references import (
     Branch,
     _as_branch,
@@ -161,8 +162,12 @@ def test_planned_tables_have_no_version(tmp_path: Path) -> None:
     assert checkout(table, None).version == created.version
     for file in created.table.store.list():
         created.table.store.delete(file.path)
-    with pytest.raises(NotFoundError):
-        checkout(created.table, None)
+    for open_newest in (
+        lambda: checkout(created.table, None),
+        lambda: newest_version_of(created.table),
+    ):
+        with pytest.raises(NotFoundError):
+            open_newest()
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, 5_000_000_999), (5_000_000_999, None)])

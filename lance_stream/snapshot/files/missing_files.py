@@ -44,20 +44,10 @@ def _reason(store: Store, version: int, fragment: Fragment) -> str:
         )
     bases = {file.base_id for file in fragment.files} - {None}
     manifest = _manifest(store, version) if bases else None
-    for base in manifest.base_paths if manifest else ():
-        if base.id in bases and is_relative(base.path):
-            return (
-                f"Version {version} of {store.uri} refers to it by the relative path "
-                f"{base.path!r}, because it belongs to a clone or branch of a table that was "
-                "opened by a relative path. Start this program in the same directory as its "
-                "writer; or create the clone or branch again with the table's absolute path"
-            )
-        if base.id in bases and manifest and _was_moved(store, manifest, base, fragment):
-            return (
-                f"Version {version} of {store.uri} belongs to a branch, which names the files of "
-                f"its table by their location when the branch was created, {base.path!r}. The "
-                "table was moved or copied since: move it back, or link that location to it"
-            )
+    if manifest is not None:
+        for base in manifest.base_paths:
+            if base.id in bases and (reason := _reason_of(base, store, manifest, fragment)):
+                return reason
     if bases:
         return (
             f"Version {version} of {store.uri} belongs to a clone, which reads files of its source "
@@ -68,6 +58,24 @@ def _reason(store: Store, version: int, fragment: Fragment) -> str:
         f"Version {version} of {store.uri} exists and references the file: the table is damaged. "
         "`lance-stream verify` lists missing files"
     )
+
+
+def _reason_of(base: BasePath, store: Store, manifest: Manifest, fragment: Fragment) -> str | None:
+    """Return why a file is not below a base path; None if unknown."""
+    if is_relative(base.path):
+        return (
+            f"Version {manifest.version} of {store.uri} refers to it by the relative path "
+            f"{base.path!r}, because it belongs to a clone or branch of a table that was "
+            "opened by a relative path. Start this program in the same directory as its "
+            "writer; or create the clone or branch again with the table's absolute path"
+        )
+    if _was_moved(store, manifest, base, fragment):
+        return (
+            f"Version {manifest.version} of {store.uri} belongs to a branch, which names the files "
+            f"of its table by their location when the branch was created, {base.path!r}. The "
+            "table was moved or copied since: move it back, or link that location to it"
+        )
+    return None
 
 
 def _was_moved(store: Store, manifest: Manifest, base: BasePath, fragment: Fragment) -> bool:

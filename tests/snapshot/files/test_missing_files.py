@@ -1,6 +1,7 @@
 """Missing files: the error says whether the version was cleaned up or the table is damaged."""
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,6 +9,8 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset, NotFoundError, open_dataset
+from lance_stream.snapshot.files.missing_files import explaining_missing_files
+from lance_stream.table.manifest import BasePath, encode_manifest
 
 
 @pytest.fixture
@@ -67,3 +70,45 @@ def test_a_clones_missing_files_suggest_cleanup(tmp_path: Path) -> None:
         NotFoundError, match=r"does not consider clones\. A tag on the cloned version"
     ):
         open_dataset(tmp_path / "clone").to_table()
+
+
+@pytest.mark.parametrize(
+    ("bases", "branch", "used", "reason"),
+    [
+        ({1: "/source"}, None, (1,), "does not consider clones"),
+        ({1: "/source", 2: "relative"}, None, (1,), "does not consider clones"),
+        ({1: "/source", 2: "relative"}, None, (1, 2), "by the relative path 'relative'"),
+        ({1: "/source"}, "dev", (1,), "moved or copied"),
+        ({1: "/source", 2: "/other"}, "dev", (1, 2), "moved or copied"),
+        ({2: "/other"}, "dev", (2,), "does not consider clones"),
+        ({1: "/source", 2: "/other"}, "dev", (2,), "does not consider clones"),
+        ({1: "/source"}, "dev", (None,), "the table is damaged"),
+    ],
+)
+def test_reasons_are_those_of_the_fragment(
+    tmp_path: Path,
+    bases: dict[int, str],
+    branch: str | None,
+    used: tuple[int | None, ...],
+    reason: str,
+) -> None:
+    """A version may declare more base paths than a fragment has files in."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    (fragment,) = ds.table.manifest.fragments
+    (file,) = fragment.files
+    store = ds.table.store.at_root(f"{ds.table.store.root}/tree/dev")
+    files = [
+        replace(file, base_id=base_id, path=file.path if base_id in (1, None) else "gone.lance")
+        for base_id in used
+    ]
+    manifest = replace(
+        ds.table.manifest,
+        branch=branch,
+        base_paths=tuple(BasePath(id_, path, None, True) for id_, path in bases.items()),
+    )
+    store.write(ds.table.log.manifest_path(1), encode_manifest(manifest))
+    with (
+        pytest.raises(NotFoundError, match=f"no such file. Version 1 of .*{reason}"),
+        explaining_missing_files(store, 1, replace(fragment, files=tuple(files))),
+    ):
+        raise NotFoundError("no such file")

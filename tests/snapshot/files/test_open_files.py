@@ -17,6 +17,7 @@ from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.manifest import BasePath
+from lance_stream.table.paths import deletion_file_path
 
 
 @pytest.fixture
@@ -175,6 +176,17 @@ def test_unstated_numbers_are_read(
     clear_deleted_offsets()
     assert (table.physical_rows(stored), table.num_live_rows(stored)) == (3, live)
     assert table.physical_rows(replace(stored, physical_rows=0, files=())) == 0
+    if deleted:
+        clear_deleted_offsets()
+        table.store.delete(deletion_file_path(fragment.id, fragment.deletion_file))
+        assert table.num_live_rows(stored) == live  # without a request
+
+
+def test_unstated_versions_are_the_first(tmp_path: Path) -> None:
+    """Rows that were written before a table had row versions belong to version 1."""
+    table = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1, 2, 3]})).table
+    (fragment,) = table.manifest.fragments
+    assert table.row_versions(fragment, None).to_array().tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
