@@ -64,14 +64,14 @@ def test_transactions_are_in_manifests_or_files(ds: Dataset) -> None:
     assert read_transaction(store, manifest) == transaction
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_unknown_operations_have_no_name(ds: Dataset, is_known: bool) -> None:
+@pytest.mark.parametrize("has_transaction", [True, False])
+def test_unknown_operations_have_no_name(ds: Dataset, has_transaction: bool) -> None:
     """The numbers of rows are those of the manifest."""
     manifest = ds.table.manifest
-    if not is_known:
+    if not has_transaction:
         manifest = replace(manifest, inline_transaction=None, transaction_file="")
     info = history._summarize(ds.table.at(manifest), ds.table.log.read(1), {})
-    assert info.operation == ("Append" if is_known else None)
+    assert info.operation == ("Append" if has_transaction else None)
     assert (info.version, info.num_rows, dict(info.properties)) == (2, 1, {})
     assert info.rows_deleted == 0
     assert list(history._walk(ds.table, [], None, lambda *_: 0)) == []

@@ -177,7 +177,7 @@ def test_times_omit_unneeded_digits(nanos: int, text: str) -> None:
     assert as_rfc3339(nanos) == text
 
 
-def test_early_tags_of_branches_are_the_branches(ds: Dataset) -> None:
+def test_early_tags_belong_to_their_branch(ds: Dataset) -> None:
     """Early releases stored them in the branch's folder, without the branch's name."""
     ds.branches.create("dev")
     dev = lance_stream.open_dataset(ds.uri, branch="dev")

@@ -190,18 +190,18 @@ def test_unstated_versions_are_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file_version", "stated", "is_asked"),
+    ("file_version", "stated", "is_requested"),
     [((2, 1), 7, False), ((2, 1), 0, True), ((0, 1), 7, True), ((0, 0), 7, True)],
 )
 def test_sizes_of_old_files_are_asked(
-    tmp_path: Path, file_version: tuple[int, int], stated: int, is_asked: bool
+    tmp_path: Path, file_version: tuple[int, int], stated: int, is_requested: bool
 ) -> None:
     """Writers of 0.1 left out the footer, in which a reader would look for the schema."""
     table = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]})).table
     (file,) = table.manifest.fragments[0].files
     size = table.files.size_of(file)
     old = replace(file, file_version=file_version, size_bytes=stated)
-    assert table.files._size_bytes_of(old) == (size if is_asked else stated)
+    assert table.files._size_bytes_of(old) == (size if is_requested else stated)
 
 
 def test_base_paths_must_be_declared(tmp_path: Path) -> None:
