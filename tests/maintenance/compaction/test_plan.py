@@ -176,10 +176,15 @@ def test_long_lineage_alone_is_worthwhile(
 ) -> None:
     """A round decodes only fragments with many rows, and more bytes than rows in the manifest."""
     monkeypatch.setattr(plans, "has_disordered_lineage", lambda *_: True)
-    num_bytes = len(table_of(50).manifest.fragments.raws[0])
+    table = table_of(50)
+    (fragment,) = table.manifest.fragments
+    num_bytes = len(table.manifest.fragments.raws[0])
     num_rows = num_bytes - bytes_more
+    fragments = FragmentList.of([replace(fragment, physical_rows=num_rows)])
+    assert len(fragments.raws[0]) == num_bytes
+    table = replace(table, manifest=replace(table.manifest, fragments=fragments))
     rules = CompactionRules(8 * (num_rows - rows_more), shortens_lineage=shortens_lineage)
-    assert plan(table_of(num_rows), rules) == ([(0,)] if is_rewritten else [])
+    assert plan(table, rules) == ([(0,)] if is_rewritten else [])
 
 
 @pytest.mark.parametrize("limit", [None, 0, 20, 1000])
