@@ -73,9 +73,9 @@ class Replica:
         """Where it is."""
         return Position(0) if self.position is None else parse_position(self.position)
 
-    def reads(self) -> int:
-        """Return the last version of which something was read."""
-        return self.reached.last_version
+    def needs(self) -> int:
+        """Return the oldest version that is still needed: the rest of one is compared with it."""
+        return self.reached.version or self.reached.last_version
 
     def check(self) -> None:
         """Check that the replica has the rows of the version that it has reached."""
@@ -193,7 +193,7 @@ def replica(life: Life, choose: Choices) -> None:
     if line.memory.pop("is_replaced", False) and following is not None:
         following = following_on(following, Limits(**limits))
     is_behind = following is not None and not line.existing.issuperset(
-        range(following.reads() or line.newest + 1, line.newest + 1)
+        range(following.needs() or line.newest + 1, line.newest + 1)
     )
     if following is None or is_behind or columns_change(line, following):
         following = line.memory["replica"] = Replica(line)
@@ -227,5 +227,5 @@ def following_on(replica: Replica, limits: Limits) -> Replica | None:
 
 def columns_change(line: Line, following: Replica) -> bool:
     """Return whether it was created with other columns than a version that it has yet to read."""
-    versions = range(following.reads() or line.newest, line.newest + 1)
+    versions = range(following.needs() or line.newest, line.newest + 1)
     return any(columns_of(line.states[version]) != following.columns for version in versions)
