@@ -118,14 +118,14 @@ def changed_since(
             decided.append(fragment_id)
             continue
         fragment, old = fragments[index], older_fragments.by_id(fragment_id)
-        is_later = _stamps(table, fragment) > np.uint64(after)
+        stamps = _stamps(table, fragment)
         if old is None or files_of(fragment, inputs) != files_of(old, inputs):
-            if not is_later.all():
+            if not pending_range.selects(stamps).all():
                 doubtful[fragment_id] = index
         elif outputs and files_of(fragment, outputs) == files_of(old, outputs):
             decided.append(fragment_id)
             continue
-        elif outputs and not is_later.any():
+        elif outputs and not (stamps > np.uint64(after)).any():
             others.append(_rows(table, index, PendingRange(0), 0, None))
             continue
         if not outputs:
@@ -311,11 +311,9 @@ def _rows(
     stop = num_rows if stop is None else stop
     stamps = _stamps(table, fragment)[start:stop]
     ids = table.row_ids(fragment).to_array()[start:stop]
-    mask = stamps > np.uint64(pending_range.after)
+    mask = pending_range.selects(stamps)
     if pending_range.below is not None:
         mask &= ids < np.uint64(pending_range.below)
-    if pending_range.skip:
-        mask &= ~np.isin(stamps, np.array(pending_range.skip, np.uint64))
     deleted = table.deleted_offsets(fragment).astype(np.int64) - start
     mask[deleted[(deleted >= 0) & (deleted < len(mask))]] = False
     rows = np.flatnonzero(mask)

@@ -29,6 +29,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+import numpy as np
+import numpy.typing as npt
+
+from lance_stream.arrays import RowVersions
 from lance_stream.errors import CorruptDataError
 
 PREFIX: Final = "lance_stream.derived."
@@ -47,6 +51,12 @@ class PendingRange:
     after: int
     below: int | None = None
     skip: tuple[int, ...] = ()
+
+    def selects(self, versions: RowVersions) -> npt.NDArray[np.bool_]:
+        """Return which last-updated-at versions are in the range."""
+        return (versions > np.uint64(self.after)) & ~np.isin(
+            versions, np.array(self.skip, np.uint64)
+        )
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """Values that are written to the source while other writers commit."""
 
+import time
 from pathlib import Path
 
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import lance_stream
@@ -126,17 +128,25 @@ def rewrite_text(uri: str, number: int) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("target", [None, "lengths.lance"])
 @pytest.mark.parametrize("after", ["compact", "update in place", "cleanup", "nothing"])
-@pytest.mark.parametrize("before", ["compact", "nothing"])
+@pytest.mark.parametrize("before", ["compact", "derive", "nothing"])
 def test_changes_without_row_versions_are_found(
     tmp_path: Path, target: str | None, before: str, after: str
 ) -> None:
     """Such a change shows in a fragment's files only, whatever else happens to the fragment."""
     uri = new_table(tmp_path, (0, 6), (6, 12))
     target = target and str(tmp_path / target)
-    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+
+    def beside(batch: pa.RecordBatch) -> pa.Array:  # so that the commit is not of the next version
+        lance_stream.open_dataset(uri).update_config({"beside": str(time.monotonic_ns())})
+        return pc.utf8_length(batch["text"])
+
+    lengths = derive(uri, LENGTH, beside, "text", function_version="1", target=target)
     lengths.run()
     if before == "compact":
         lance_stream.open_dataset(uri).compact()
+    if before == "derive":
+        lance_stream.open_dataset(uri).update({"text": "'changed'"}, where="id < 6")
+        lengths.run()
     rewrite_text(uri, 3)
     if after == "update in place":
         ds = lance_stream.open_dataset(uri)
