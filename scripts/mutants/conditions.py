@@ -37,7 +37,18 @@ _ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 _RECORDER = "_lance_stream_conditions"
-_CHANGING = {"add", "append", "acquire", "extend", "next", "pop", "popitem", "remove", "setdefault"}
+_CHANGING = {
+    "add",
+    "append",
+    "acquire",
+    "begin_work",
+    "extend",
+    "next",
+    "pop",
+    "popitem",
+    "remove",
+    "setdefault",
+}
 undecided: set[str] = set()
 """The names of the mutations that have not been decisive yet."""
 
