@@ -354,7 +354,7 @@ class Line:
         come before it, too: a verb that found nothing to change.
         """
         handle = self.ours()
-        changes_nothing = build(self.now, self.newest + 1) == self.now
+        before = self.now
         committed: set[str] = set()
         with self._meanwhile(rival, build, committed):
             try:
@@ -377,6 +377,8 @@ class Line:
                 return replace_table(self, "new", [])
         if "ours" in committed or (rival.name == "twin" and "rival" in committed):
             return self.advance(unchanged, may_stay=True, look=look)
+        is_newest = self.ours().version == self.newest
+        changes_nothing = is_newest and build(before, self.newest + 1) == before
         return self.advance(build, may_stay=changes_nothing, look=look)
 
     def _check_refused(self, error: Exception) -> None:

@@ -56,6 +56,16 @@ def test_upserts_may_precede_deletes() -> None:
 
 
 @pytest.mark.oracle
+def test_columns_may_be_computed_beside_rivals() -> None:
+    """What the model expects of a new column depends on the table after the commit."""
+    computed = step("add_computed_column", name="b", plus=2, by=["beaten", "configure", 5, "we", 0])
+    outcome = replay([CREATE, computed, step("valid")])
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.counts["by beaten"] == 1
+
+
+@pytest.mark.oracle
 def test_replaced_tables_get_no_foreign_commits() -> None:
     """The new table has the location and version numbers of the one that the upsert planned on."""
     num_refused = 0
