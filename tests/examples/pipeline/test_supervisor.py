@@ -148,6 +148,7 @@ def test_errors_include_the_parts_output(
         raise ConnectionRefusedError("nobody there")
 
     supervisor = supervise(part("one", f"print('I am ill', flush=True)\n{SLEEP}", answers=refuse))
+    supervisor.run_until(lambda: "ill" in supervisor.failure_output(), SECONDS, "its output")
     with pytest.raises(PartError, match=r"(?s)a miracle did not happen in 1 s.*nobody there.*ill"):
         supervisor.run_until(lambda: False, 1, "a miracle")
 
