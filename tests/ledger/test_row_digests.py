@@ -358,3 +358,11 @@ def test_digests_are_parsed_from_their_text() -> None:
     with pytest.raises(InvalidInputError, match="-1 rows"):
         RowsDigest.parse(-1, row_digest.text)
     assert RowsDigest.parse(0, NO_ROWS.text) == NO_ROWS
+
+
+@pytest.mark.parametrize("length", [65_535, 65_536, 65_537, 131_073])
+def test_long_texts_end_where_they_end(length: int) -> None:
+    """A text is digested in sections of 64 KiB; the last one must not reach into the next text."""
+    texts = ["a" * length, "b" * length]
+    parts = [digest_of(pa.record_batch({"s": [text]})) for text in texts]
+    assert digest_of(pa.record_batch({"s": texts})) == parts[0] + parts[1]
