@@ -198,3 +198,20 @@ def test_ages_count_by_the_store(age: timedelta | None, monkeypatch: pytest.Monk
     rules = replace(rules, tombstones=age)
     upsert(table, batch_of([Change(1, "A", "x", 1, "u")]), rules, environment=MACHINE)
     assert uris == ([] if age is None else [table.store.uri])
+
+
+def test_equal_sequences_need_equal_events() -> None:
+    """Nobody knows which of two rows of one moment came first; one that comes twice is no harm."""
+    schema = pa.schema([("id", pa.int64()), ("city", pa.string())])
+    history = lance_stream.history_schema(schema, pa.int64())
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", history)
+    events = pa.table({"id": [7, 7, 8], "city": ["A", "B", "A"], "seq": [1, 1, 1]})
+    with pytest.raises(InvalidInputError, match=r"\(id=7\) have the same 'seq', 1"):
+        ds.apply_scd2(events, "id", "seq", except_column_list="seq")
+    assert ds.checkout(None).version == ds.version
+    twice = pa.concat_tables([events.slice(1), events.slice(1)])
+    ds = ds.apply_scd2(twice, "id", "seq", except_column_list="seq")
+    assert ds.to_table().select(["id", "city"]).sort_by("id").to_pylist() == [
+        {"id": 7, "city": "B"},
+        {"id": 8, "city": "A"},
+    ]
