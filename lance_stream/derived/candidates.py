@@ -8,9 +8,9 @@ range at all.
 
 A writer that does not maintain row versions shows in files only: if a version puts the inputs of a
 fragment into other files, but sets none of its row versions, all rows of the fragment are checked,
-wherever a compaction has moved them since. If the versions in between are gone, so are all rows of
-fragments that may be affected. Rows whose row version is old, but differs from the one in the
-previous version, were restored, and are checked as well.
+wherever a compaction has moved them since. If one of these versions no longer exists, all rows of
+the fragments that may be affected are checked. Rows whose row version is old, but differs from the
+one in the previous version, were restored, and are checked as well.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -54,7 +54,7 @@ class VersionDiff:
     """The rows that may have changed since an earlier version.
 
     Attributes:
-        pending_range: Selects the changed rows, and rows of `decided` fragments.
+        pending_range: Selects the changed rows; it does not apply to `decided` fragments.
         decided: Ids of fragments of which no row changed, or all rows are among the `others`.
         others: Changed rows outside of the pending range.
     """

@@ -8,7 +8,6 @@ lives that misses one has failed.
 """
 
 import argparse
-import gc
 import sys
 import time
 import traceback
@@ -36,7 +35,6 @@ def main() -> int:
     parser.add_argument("--without", nargs="*", default=(), help="actions and checks to leave out")
     parser.add_argument("--shrink-seconds", type=float, default=60)
     arguments = parser.parse_args()
-    gc.freeze()  # what the imports have made lives as long as the process
     first = arguments.seed if arguments.seed is not None else time.time_ns() % 10**9
     print(f"from seed {first}", flush=True)
     for name in arguments.without:
