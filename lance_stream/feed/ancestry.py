@@ -108,7 +108,7 @@ class Ancestry:
         except NotFoundError:
             return None  # cleaned up
         kind = read_operation_kind(newer.store, newer.manifest)
-        restored = _restored_version_of(newer) if kind is Restore else None
+        restored = restored_version(newer) if kind is Restore else None
         if restored is not None and restored >= version:
             return self._find_origin_over_gap(version)  # a copy, see `version_restored_by`
         if restored is not None:
@@ -208,13 +208,6 @@ def _stored_fields(table: TableVersion, fragment_id: int) -> set[tuple[str, int]
     return {(file.path, field_id) for file in files for field_id in file.field_ids}
 
 
-def restored_version(table: TableVersion) -> int | None:
-    """Return the version that this one restored; None if this one is not a restore."""
-    if read_operation_kind(table.store, table.manifest) is not Restore:
-        return None
-    return _restored_version_of(table)
-
-
 def _share_rows(older: TableVersion, newer: TableVersion) -> bool:
     """Return whether two versions share rows, so that no overwrite came in between.
 
@@ -241,7 +234,8 @@ def version_restored_by(restore: TableVersion, version: int) -> TableVersion:
     return restore.at(replace(restore.manifest, version=version))
 
 
-def _restored_version_of(table: TableVersion) -> int | None:
+def restored_version(table: TableVersion) -> int | None:
+    """Return the version that this one restored; None if this one is not a restore."""
     transaction = read_transaction(table.store, table.manifest)
     operation = transaction.operation if transaction else None
     return operation.version if isinstance(operation, Restore) else None

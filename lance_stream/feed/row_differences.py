@@ -4,9 +4,13 @@ For adjacent versions, comparing their manifests is sufficient (see `table.chang
 versions further apart, and across a restore, it may not be: if a row has moved but its row versions
 are the same, either a compaction moved it, or a writer changed it without setting row versions.
 Only then are the versions in between examined, each compared with the previous one, for rows that
-such a writer changed; and, if a restore is among them, the versions that it undid. If they no
-longer exist, row versions are trusted. A restored version that no longer exists is recreated from
-its restore, which has the same rows.
+such a writer changed; and, if a restore is among them, the versions that it undid. If one of them
+dropped row versions, these do not show what any of them changed: then a row that has moved counts
+as updated if one of the versions changed it. If versions in between no longer exist, row versions
+are trusted, and rows without row versions count as updated if they have moved. A restored version
+that no longer exists is recreated from its restore, which has the same rows.
+
+A compaction may drop row versions as well. Its rows have only moved, as its operation shows.
 """
 
 from collections.abc import Iterable
@@ -19,8 +23,10 @@ from lance_stream.arrays import U64s
 from lance_stream.errors import NotFoundError
 from lance_stream.feed.ancestry import Ancestry, restored_version, version_restored_by
 from lance_stream.feed.columns_of_versions import FeedColumns
+from lance_stream.snapshot.history import read_operation_kind
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.changes.diff import (
+    NOTHING_HIDDEN,
     DiffPlan,
     History,
     Sequences,
@@ -29,8 +35,11 @@ from lance_stream.table.changes.diff import (
     diff,
     plan_diff,
 )
+from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.operation import SupportedOperation
+from lance_stream.table.operations.versions import Restore
 
-_UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True)
+_UNKNOWN: Final = History(np.empty(0, np.uint64), has_old_columns=True, is_complete=False)
 """History across a restore of a missing version: trusts row versions; columns may be back."""
 
 
@@ -39,10 +48,12 @@ class _HiddenChanges(NamedTuple):
 
     Attributes:
         unstamped: (n,) u64, ids of rows that may have changed without new row versions.
+        drops_row_versions: Whether it dropped row versions, so that changes before it are hidden.
         has_old_columns: Whether it is a restore that brought back dropped columns.
     """
 
     unstamped: U64s
+    drops_row_versions: bool
     has_old_columns: bool
 
 
@@ -57,7 +68,8 @@ class RowDifferences:
         self._table = table
         self._ancestry = Ancestry(table)
         self._hidden: dict[int, _HiddenChanges] = {}
-        self._touched: dict[int, U64s] = {}
+        self._touched: dict[tuple[int, bool], U64s] = {}
+        self._kinds: dict[int, type[SupportedOperation] | None] = {}
         self._restored: dict[int, int | None] = {}
         self._restores: dict[int, TableVersion] = {}  # by restored version
 
@@ -83,7 +95,12 @@ class RowDifferences:
         changed, sequences = _diff(plan, newer, None, column_backfills=column_backfills)
         if older is None or (column_backfills and not changed.is_ambiguous):
             return changed, sequences
-        history = self._history_of(older, newer, column_backfills=column_backfills)
+        history = self._history_of(
+            older, newer, drops=changed.drops_row_versions, column_backfills=column_backfills
+        )
+        is_step = older.version + 1 == newer.version
+        if history is None and len(changed.unstamped) and is_step:
+            history = NOTHING_HIDDEN if self._kind_of(newer) is Rewrite else None
         if history is None:
             return changed, sequences
         if history.has_old_columns:
@@ -92,9 +109,15 @@ class RowDifferences:
         return _diff(plan, newer, history, column_backfills=column_backfills)
 
     def _history_of(
-        self, older: TableVersion, newer: TableVersion, *, column_backfills: bool
+        self, older: TableVersion, newer: TableVersion, *, drops: bool, column_backfills: bool
     ) -> History | None:
         """Return the changes in between that a comparison of both versions does not show.
+
+        Args:
+            older: The earlier version.
+            newer: The later version.
+            drops: Whether the later one lacks row versions that the earlier one has.
+            column_backfills: Whether a row that only got a value in a new column counts as updated.
 
         Returns:
             None if the versions are adjacent, or if a version in between no longer exists.
@@ -108,19 +131,26 @@ class RowDifferences:
         try:
             versions, are_all = self._versions_between(first, last)
             hidden = [self._hidden_changes(version) for version in versions]
-            touched = None
-            if not column_backfills:
+            drops |= any(changes.drops_row_versions for changes in hidden)
+            touched, unstamped = None, [changes.unstamped for changes in hidden]
+            if drops or not column_backfills:
                 # In ascending order: earlier versions are cached when a restore needs them.
-                by_version = {version: self._touched_by(version) for version in versions}
-                touched = _union(by_version[version] for version in range(first + 1, last + 1))
+                by_version = {
+                    version: self._touched_by(version, column_backfills=column_backfills)
+                    for version in versions
+                }
+                unstamped = [*by_version.values()] if drops else unstamped
+                if not column_backfills:
+                    touched = _union(by_version[version] for version in range(first + 1, last + 1))
         except NotFoundError:  # cleaned up
             return None if origin is None else _UNKNOWN
         return History(
-            _union(changes.unstamped for changes in hidden),
+            _union(unstamped),
             touched,
             not are_all
             or first < older.version
             or any(changes.has_old_columns for changes in hidden),
+            is_complete=are_all,
         )
 
     def _versions_between(self, after: int, through: int) -> tuple[list[int], bool]:
@@ -154,18 +184,21 @@ class RowDifferences:
     def _hidden_changes(self, version: int) -> _HiddenChanges:
         if version not in self._hidden:
             older, newer = self._neighbors(version)
-            unstamped = self.changes(older, newer).unstamped
+            changed = self.changes(older, newer)
             is_restore = self._restored_by(version) is not None
             has_old_columns = is_restore and bool(self._new_field_ids(older, newer))
-            self._hidden[version] = _HiddenChanges(unstamped, has_old_columns)
+            self._hidden[version] = _HiddenChanges(
+                changed.unstamped, changed.drops_row_versions, has_old_columns
+            )
         return self._hidden[version]
 
-    def _touched_by(self, version: int) -> U64s:
-        """Return the ids of rows inserted, deleted, or changed by more than a new column."""
-        if version not in self._touched:
-            compared = self._compare(*self._neighbors(version), column_backfills=False)
-            self._touched[version] = changed_row_ids(*compared)
-        return self._touched[version]
+    def _touched_by(self, version: int, *, column_backfills: bool) -> U64s:
+        """Return the ids of rows inserted, deleted, or changed, maybe by only a new column."""
+        key = version, column_backfills
+        if key not in self._touched:
+            compared = self._compare(*self._neighbors(version), column_backfills=column_backfills)
+            self._touched[key] = changed_row_ids(*compared)
+        return self._touched[key]
 
     def _restored_by(self, version: int) -> int | None:
         if version not in self._restored:
@@ -174,10 +207,16 @@ class RowDifferences:
 
     def _restored_version_of(self, table: TableVersion) -> int | None:
         if table.version not in self._restored:
-            origin = self._restored[table.version] = restored_version(table)
+            origin = restored_version(table) if self._kind_of(table) is Restore else None
+            self._restored[table.version] = origin
             if origin is not None:
                 self._restores.setdefault(origin, table)
         return self._restored[table.version]
+
+    def _kind_of(self, table: TableVersion) -> type[SupportedOperation] | None:
+        if table.version not in self._kinds:
+            self._kinds[table.version] = read_operation_kind(table.store, table.manifest)
+        return self._kinds[table.version]
 
     def _neighbors(self, version: int) -> tuple[TableVersion, TableVersion]:
         """Return the previous version, recreated from a restore if it is missing, and this one."""

@@ -17,9 +17,16 @@ without setting them: if a field of the newer schema is in another file than bef
 of the fragment has another row version, all of its rows count as updated. And a restore can bring
 back a dropped column: rows that have it in their files count as updated, too.
 
-This is exact for adjacent versions. If versions are further apart, or a restore is between them, a
-row with the same row version at another address may have been moved or changed. Then `is_ambiguous`
-is set, and `diff` is called again with a `History`.
+And some writers drop the row versions of every fragment of the table. Where they are missing, rows
+read as version 1, which does not show whether they changed. So a row whose fragment has none now
+counts as updated if it is in another file than before. The same holds if its fragment had none
+before, and the row version that it has now is not newer than the older version: a restore has
+brought it back, or a compaction wrote version 1.
+
+This is exact for adjacent versions, except for a compaction that drops row versions. If versions
+are further apart, or a restore is between them, a row with the same row version at another address
+may have been moved or changed. Then `is_ambiguous` is set, and `diff` is called again with a
+`History`.
 
 This is pure: `plan_diff` returns which deletion files and external sequences the caller has to read
 and pass to `diff`.
@@ -38,7 +45,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lance_stream.arrays import Mask, RowOffsets, U64s
+from lance_stream.arrays import Mask, RowOffsets, RowVersions, U64s
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments.fragment import (
@@ -114,8 +121,9 @@ class TableChanges:
         updates: Rows to read in the newer version; their pre-images are in the older one.
         inserts: Rows to read in the newer version.
         unstamped: (n,) u64, ids of the updated rows whose row versions were not set.
-        is_ambiguous: Whether rows with unchanged row versions have other addresses or files than
-            before.
+        is_ambiguous: Whether rows with unchanged or missing row versions have other addresses or
+            files than before.
+        drops_row_versions: Whether rows that had row versions have none now.
     """
 
     version: int
@@ -124,6 +132,7 @@ class TableChanges:
     inserts: tuple[RowsOfFragment, ...] = ()
     unstamped: U64s = field(default_factory=lambda: np.empty(0, np.uint64), compare=False)
     is_ambiguous: bool = field(default=False, compare=False)
+    drops_row_versions: bool = field(default=False, compare=False)
 
     @property
     def num_changes(self) -> int:
@@ -146,11 +155,18 @@ class History:
         touched: (n,) u64, ids of rows inserted, deleted, or changed by more than values in a new
             column; None if such values count as changes.
         has_old_columns: Whether a restore between them brought back dropped columns with values.
+        is_complete: Whether all versions between them are known. If not, rows without row versions
+            may have changed.
     """
 
     unstamped: U64s
     touched: U64s | None = None
     has_old_columns: bool = False
+    is_complete: bool = True
+
+
+NOTHING_HIDDEN: Final = History(np.empty(0, np.uint64))
+"""The history of a compaction: rows whose row versions do not show a change have only moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +316,7 @@ def diff(
         inserts=tuple(sorted(inserts, key=lambda rows: rows.fragment.id)),
         unstamped=np.concatenate([np.empty(0, np.uint64), *rules.unstamped]),
         is_ambiguous=rules.is_ambiguous,
+        drops_row_versions=rules.drops_row_versions,
     )
 
 
@@ -359,6 +376,20 @@ def _holding(field_ids: Set[int], older: Manifest, newer: Manifest) -> Iterator[
 class _Rows(NamedTuple):
     fragment: Fragment
     offsets: RowOffsets
+
+
+class _Evidence(NamedTuple):
+    """What row versions show about rows that are live in both versions; masks over n rows.
+
+    Attributes:
+        stamped: Whether the row version shows a change.
+        unstamped: Whether it is the same as before.
+        unknown: Whether it shows nothing, because a fragment has no row versions.
+    """
+
+    stamped: Mask
+    unstamped: Mask
+    unknown: Mask
 
 
 class _Reader:
@@ -471,14 +502,15 @@ class _UpdateRules:
 
     def __init__(self, plan: DiffPlan, history: History | None, *, column_backfills: bool) -> None:
         self._plan = plan
-        is_step = plan.version == plan.older + 1
+        self._is_step = plan.version == plan.older + 1
         has_old_columns = history is not None and history.has_old_columns
-        self._counts_new_fields = column_backfills and (is_step or has_old_columns)
+        self._counts_new_fields = column_backfills and (self._is_step or has_old_columns)
         self._history = history
         self._column_backfills = column_backfills
         self._knows_touched = history is not None and history.touched is not None
         self.unstamped: list[U64s] = []
         self.is_ambiguous = False
+        self.drops_row_versions = False
 
     def replaced(self, before: Fragment, after: Fragment) -> set[int]:
         """Return the fields whose values are in another file or column than before."""
@@ -495,54 +527,80 @@ class _UpdateRules:
             if sources_before.get(field_id) != sources_after.get(field_id)
         }
 
+    def evidence(
+        self,
+        in_both: Mask,
+        stamps_before: RowVersions,
+        stamps_after: RowVersions,
+        lacked: Mask | bool,
+        lacks: Mask | bool,
+    ) -> _Evidence:
+        """Return what row versions show about some rows.
+
+        Args:
+            in_both: (n,) Whether a row is live in both versions.
+            stamps_before: (n,) u64, the row versions in the older version.
+            stamps_after: (n,) u64, the row versions in the newer version.
+            lacked: (n,) Whether the row's fragment had no row versions.
+            lacks: (n,) Whether it has none now.
+        """
+        differs = in_both & (stamps_before != stamps_after)
+        unknown = in_both & lacks
+        self.drops_row_versions |= bool((unknown & np.logical_not(lacked)).any())
+        # A single step that writes row versions sets those of all rows that it changes.
+        may_hide = differs if self._is_step else in_both
+        unknown |= may_hide & lacked & (stamps_after <= np.uint64(self._plan.older))
+        return _Evidence(differs & ~unknown, in_both & ~differs & ~unknown, unknown)
+
     def updated_in_place(
-        self, replaced: Set[int], unstamped: Mask, stamped: Mask, row_ids: Callable[[], U64s]
+        self, replaced: Set[int], rows: _Evidence, row_ids: Callable[[], U64s]
     ) -> Mask:
         """Return which rows of a fragment that kept its id and its rows were updated.
 
         Args:
             replaced: The fields whose values are in another file or column than before.
-            unstamped: (n,) Whether a row is live in both versions, with the same last-updated-at
-                version.
-            stamped: (n,) Whether it is live in both, with different ones.
-            row_ids: Returns the ids of all n rows of the fragment.
+            rows: The evidence for all n rows of the fragment.
+            row_ids: Returns their ids.
         """
         is_backfill = replaced <= self._plan.new_field_ids and not self._plan.is_cast
+        changed = np.zeros(len(rows.stamped), np.bool_)
         if is_backfill and not (self._column_backfills or self._knows_touched):
-            return np.zeros(len(unstamped), np.bool_)
-        changed = np.zeros(len(unstamped), np.bool_)
-        if replaced and unstamped.any():
+            return changed
+        if replaced and (rows.unstamped | rows.unknown).any():
             self.is_ambiguous = True
             if self._counts_new_fields and not replaced.isdisjoint(self._plan.new_field_ids):
-                changed = unstamped
-            elif self._history is not None:
-                changed = unstamped & np.isin(row_ids(), self._history.unstamped)
-            elif not stamped.any():
-                changed = unstamped
-        return self._updated(changed, stamped, row_ids)
+                changed = rows.unstamped | rows.unknown
+            else:
+                changed = self._hidden(rows, row_ids)
+                if self._history is None and not rows.stamped.any():
+                    changed |= rows.unstamped
+        return self._updated(changed, rows.stamped, row_ids)
 
-    def moved(
-        self, added: Sequence["_Rows"], unstamped: Mask, stamped: Mask, row_ids: U64s
-    ) -> Mask:
+    def moved(self, added: Sequence[_Rows], rows: _Evidence, row_ids: U64s) -> Mask:
         """Return which rows that are now in another fragment were updated.
 
         Args:
             added: The fragments and offsets at which the rows are now, n rows in total.
-            unstamped: (n,) Whether a row has the same last-updated-at version as before.
-            stamped: (n,) Whether it has a different one.
+            rows: The evidence for the n rows.
             row_ids: (n,) u64, the ids of the rows.
         """
-        changed = np.zeros(len(unstamped), np.bool_)
-        if unstamped.any():
+        changed, unclear = np.zeros(len(row_ids), np.bool_), rows.unstamped | rows.unknown
+        if unclear.any():
             self.is_ambiguous = True
-            if self._history is not None:
-                changed = unstamped & np.isin(row_ids, self._history.unstamped)
+            changed = self._hidden(rows, lambda: row_ids)
             if self._counts_new_fields and self._plan.new_field_ids:
-                changed |= unstamped & np.repeat(
-                    [self._has_new_fields(rows.fragment) for rows in added],
-                    [len(rows.offsets) for rows in added],
+                changed |= unclear & np.repeat(
+                    [self._has_new_fields(part.fragment) for part in added],
+                    [len(part.offsets) for part in added],
                 )
-        return self._updated(changed, stamped, lambda: row_ids)
+        return self._updated(changed, rows.stamped, lambda: row_ids)
+
+    def _hidden(self, rows: _Evidence, row_ids: Callable[[], U64s]) -> Mask:
+        """Return which rows changed that are elsewhere, and whose row versions do not show it."""
+        if self._history is None:
+            return rows.unknown.copy()
+        changed = (rows.unstamped | rows.unknown) & np.isin(row_ids(), self._history.unstamped)
+        return changed if self._history.is_complete else changed | rows.unknown
 
     def _has_new_fields(self, fragment: Fragment) -> bool:
         return not self._plan.new_field_ids.isdisjoint(_sources(fragment))
@@ -568,15 +626,16 @@ def _compare(
         restored = difference(deleted_before, deleted_after).astype(np.uint32, copy=False)
     same_stamps = before.last_updated_at_versions == after.last_updated_at_versions
     replaced = rules.replaced(before, after)
-    if same_stamps and not replaced:
+    if not replaced and (same_stamps or _lacks_stamps(after)):
+        rules.drops_row_versions |= not same_stamps
         return deleted, restored, none
     in_both = read.is_live(before) & read.is_live(after)
-    stamped = np.zeros(len(in_both), np.bool_)
-    if not same_stamps:
-        stamped = in_both & (read.stamps(before).to_array() != read.stamps(after).to_array())
-    changed = rules.updated_in_place(
-        replaced, in_both & ~stamped, stamped, lambda: read.row_ids(after).to_array()
+    stamps_after = read.stamps(after).to_array()
+    stamps_before = stamps_after if same_stamps else read.stamps(before).to_array()
+    evidence = rules.evidence(
+        in_both, stamps_before, stamps_after, _lacks_stamps(before), _lacks_stamps(after)
     )
+    changed = rules.updated_in_place(replaced, evidence, lambda: read.row_ids(after).to_array())
     return deleted, restored, np.flatnonzero(changed).astype(np.uint32)
 
 
@@ -613,8 +672,11 @@ def _match(
         return deletes, [], inserts
     stamps_before = np.zeros(len(added_ids), np.uint64)
     stamps_before[is_match] = _stamps_of(removed, read)[positions[is_match]]
-    is_stamped = is_match & (stamps_before != _stamps_of(added, read))
-    is_updated = rules.moved(added, is_match & ~is_stamped, is_stamped, added_ids)
+    lacked = np.zeros(len(added_ids), np.bool_)
+    lacked[is_match] = _lack_stamps(removed)[positions[is_match]]
+    stamps_after = _stamps_of(added, read)
+    evidence = rules.evidence(is_match, stamps_before, stamps_after, lacked, _lack_stamps(added))
+    is_updated = rules.moved(added, evidence, added_ids)
     addresses = np.zeros(len(added_ids), np.uint64)
     addresses[is_match] = _addresses_of(removed)[positions[is_match]]
     updates = [
@@ -674,6 +736,18 @@ def _stamps_of(parts: Iterable[_Rows], read: _Reader) -> U64s:
             np.empty(0, np.uint64),
             *(read.stamps(part.fragment).take(part.offsets) for part in parts),
         ]
+    )
+
+
+def _lacks_stamps(fragment: Fragment) -> bool:
+    return fragment.last_updated_at_versions is None
+
+
+def _lack_stamps(parts: Sequence[_Rows]) -> Mask:
+    """Return for each row whether its fragment has no row versions."""
+    return np.repeat(
+        np.array([_lacks_stamps(part.fragment) for part in parts], np.bool_),
+        [len(part.offsets) for part in parts],
     )
 
 

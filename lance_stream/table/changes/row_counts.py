@@ -27,7 +27,13 @@ import numpy as np
 
 from lance_stream.errors import BadDataError
 from lance_stream.table.changes.appended import appended_fragments
-from lance_stream.table.changes.diff import DiffPlan, TableChanges, diff, plan_diff
+from lance_stream.table.changes.diff import (
+    NOTHING_HIDDEN,
+    DiffPlan,
+    TableChanges,
+    diff,
+    plan_diff,
+)
 from lance_stream.table.feature_flags import has_stable_row_ids
 from lance_stream.table.fragments.fragment import Fragment
 from lance_stream.table.lineage.row_ids import Ranges, RowIdSequence, decode_row_ids
@@ -116,7 +122,8 @@ def _by_row_ids(
         return None if after is None else ChangedRowCounts(inserted=after)
     never_revives = isinstance(operation, _NEVER_BRING_BACK_ROWS)
     if not plan.sequences and not plan.deletion_files_of and _physical_rows(plan) <= MAX_ROWS:
-        changed = diff(plan)
+        history = NOTHING_HIDDEN if isinstance(operation, Rewrite) else None
+        changed = diff(plan, history=history)
         return ChangedRowCounts.of(changed) if never_revives or not changed.is_ambiguous else None
     before = _live_rows([*plan.removed, *(older for older, _ in plan.common)])
     if before is None or after is None or not never_revives or not _is_countable(plan):

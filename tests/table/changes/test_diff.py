@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lance_stream.errors import CorruptDataError, InvalidInputError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
 from lance_stream.table.changes.diff import (
+    NOTHING_HIDDEN,
     DiffPlan,
     History,
     TableChanges,
@@ -611,14 +612,46 @@ def test_fragments_without_row_ids_are_corrupt() -> None:
         diff(plan_diff(None, manifest))
 
 
-def test_fragments_without_stamps_read_version_1() -> None:
-    """The specification defines missing stamps as version 1."""
-    bare = replace(FIRST.manifest.fragments[0], last_updated_at_versions=None)
-    manifest = replace(FIRST.manifest, version=2, fragments=FragmentList.of([bare]))
-    older = version(1, Rows(0, range(10)))
-    assert diff(plan_diff(older.manifest, manifest)).num_changes == 0
-    older = version(1, Rows(0, range(10), [3] + [1] * 9))
-    assert diff(plan_diff(older.manifest, manifest)).num_changes == 1
+def without_stamps(number: int, *rows: Rows) -> Manifest:
+    """Return the manifest of a version whose writer has dropped all stamps."""
+    manifest = version(number, *rows).manifest
+    bare = [replace(part, last_updated_at_versions=None) for part in manifest.fragments]
+    return replace(manifest, fragments=FragmentList.of(bare))
+
+
+def test_dropped_stamps_change_no_row() -> None:
+    """Rows without stamps read as version 1, but files that are the same have the same values."""
+    older = version(3, Rows(0, range(10), [3] + [1] * 9), Rows(1, range(10, 15), 2))
+    differences = diff(plan_diff(older.manifest, without_stamps(4, *older.rows)))
+    assert (differences.num_changes, differences.drops_row_versions) == (0, True)
+    differences = diff(
+        plan_diff(without_stamps(3, *older.rows), replace(older.manifest, version=4))
+    )
+    assert (differences.num_changes, differences.drops_row_versions) == (0, False)
+
+
+def test_moved_rows_without_stamps_are_updates() -> None:
+    """Nothing shows that they have only moved, unless the version is a compaction."""
+    older = version(3, Rows(0, range(10)), Rows(1, range(10, 15), 2))
+    newer = without_stamps(4, Rows(0, range(10), deleted=[3]), older.rows[1], Rows(2, [3]))
+    deleted = version(4, Rows(0, range(10), deleted=[3])).deleted
+    plan = plan_diff(older.manifest, newer)
+    differences = diff(plan, deleted)
+    assert [update.fragment.id for update in differences.updates] == [2]
+    assert (differences.unstamped.tolist(), differences.is_ambiguous) == ([3], True)
+    assert diff(plan, deleted, history=NOTHING_HIDDEN).num_changes == 0
+    incomplete = replace(NOTHING_HIDDEN, is_complete=False)
+    assert diff(plan, deleted, history=incomplete).num_changes == 1
+
+
+@pytest.mark.parametrize(("number", "num_changes"), [(4, 0), (9, 10)])
+def test_written_stamps_count_in_a_step(number: int, num_changes: int) -> None:
+    """A writer that has stamped moved rows has stamped all changed ones; several writers may have
+    done one or the other.
+    """
+    older = without_stamps(3, Rows(0, range(10)))
+    newer = version(number, Rows(1, range(10)))
+    assert diff(plan_diff(older, newer.manifest)).num_changes == num_changes
 
 
 @pytest.mark.parametrize("row_ids", [[5, 5], [6, 5, 6]])
