@@ -6,14 +6,17 @@ inputs, outputs and state as in the previous version, none of its inputs changed
 in-place changes of other columns. A compaction changes no row versions, so its rows are not in the
 range at all.
 
-A writer that does not maintain row versions shows in files only: if a version puts the inputs of a
-fragment into other files, but sets none of its row versions, all rows of the fragment are checked,
-wherever a compaction has moved them since. If one of these versions no longer exists, all rows of
-the fragments that may be affected are checked. Rows whose row version is old, but differs from the
-one in the previous version, were restored, and are checked as well.
+A writer that does not maintain row versions shows in files only: if a version that is no compaction
+puts the inputs, outputs or states of rows into other files, or creates their fragment, but sets
+none of its row versions, all rows of the fragment are checked, wherever a compaction has moved them
+since. If one of these versions no longer exists, all rows of the fragments that may be affected are
+checked. Old releases of pylance even drop all row versions of a table: then the versions before are
+asked which rows they changed. Rows whose row version is old, but differs from the one in the
+previous version, were restored, and are checked as well.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -23,14 +26,18 @@ import numpy.typing as npt
 
 from lance_stream.arrays import RowIds, RowVersions
 from lance_stream.derived.progress import PendingRange
-from lance_stream.errors import NotFoundError
+from lance_stream.errors import BadDataError, NotFoundError
 from lance_stream.expressions.predicates import parse_expression
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.read.skipping.lineage_skipping import fragments_that_may_match
 from lance_stream.row_updates.changed_rows import by_fragment
 from lance_stream.schema.system_columns import ROW_ID, ROW_LAST_UPDATED_AT_VERSION
+from lance_stream.snapshot.history import read_operation_kind
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import DataFile, Fragment
+from lance_stream.table.operations.moved_rows import Rewrite
+from lance_stream.table.operations.operation import SupportedOperation
+from lance_stream.table.operations.versions import Restore
 
 _NO_LIMIT = (1 << 64) - 1
 
@@ -109,6 +116,7 @@ def changed_since(
     except NotFoundError:
         return VersionDiff(PendingRange(0))
     older_fragments = older.manifest.fragments
+    columns = {*inputs, *outputs}
     decided: list[int] = []
     others: list[CandidateRows] = []
     doubtful: dict[int, int] = {}
@@ -118,19 +126,14 @@ def changed_since(
             decided.append(fragment_id)
             continue
         fragment, old = fragments[index], older_fragments.by_id(fragment_id)
-        stamps = _stamps(table, fragment)
-        if old is None or files_of(fragment, inputs) != files_of(old, inputs):
-            if not pending_range.selects(stamps).all():
+        if old is None or files_of(fragment, columns) != files_of(old, columns):
+            if not pending_range.selects(_stamps(table, fragment)).all():
                 doubtful[fragment_id] = index
-        elif outputs and files_of(fragment, outputs) == files_of(old, outputs):
+        elif outputs:
             decided.append(fragment_id)
-            continue
-        elif outputs and not (stamps > np.uint64(after)).any():
-            others.append(_rows(table, index, PendingRange(0), 0, None))
-            continue
         if not outputs:
             others.append(_restored(table, older, index, after))
-    row_ids = _changed_without_row_versions(table, older, inputs) if doubtful else None
+    row_ids = _changed_since_then(table, older, columns, skip) if doubtful else None
     if row_ids is not None:
         others += _rows_of_ids(table, row_ids, pending_range)
     else:
@@ -139,30 +142,84 @@ def changed_since(
     return VersionDiff(pending_range, frozenset(decided), tuple(_join_by_fragment(others)))
 
 
-def _changed_without_row_versions(
-    table: TableVersion, older: TableVersion, inputs: Collection[int]
+def _changed_since_then(
+    table: TableVersion, older: TableVersion, columns: Collection[int], skip: Collection[int]
 ) -> RowIds | None:
-    """Return the rows whose inputs may have changed in a version that set no row versions.
+    """Return rows that may have changed later, although their row versions may not show it.
+
+    Args:
+        table: The newest version.
+        older: An older version.
+        columns: The ids of the columns of interest.
+        skip: Versions that changed no such row.
 
     Returns:
-        Their row ids, ascending; None if not all versions between the two exist.
+        Row ids, ascending; None if not all versions between the two exist.
     """
-    row_ids = [np.empty(0, np.uint64)]
+    changes: list[RowIds] = []
+    stamped: list[RowIds] = []
+    loses_row_versions = False
     for version in range(older.version + 1, table.version + 1):
         try:
             newer = table.read_at(version)
         except NotFoundError:
             return None
-        before, after = older.manifest.fragments, newer.manifest.fragments
-        for index, fragment_id in enumerate(after.ids):
-            old_index = before.index_by_id.get(fragment_id)
-            if old_index is None or before.raw(old_index) == after.raw(index):
+        indices = _changed_fragments(newer, older, columns) if version not in skip else ()
+        is_compaction: bool | None = None
+        for index in indices:
+            fragment = newer.manifest.fragments[index]
+            loses_row_versions |= fragment.last_updated_at_versions is None
+            rows = _rows(newer, index, PendingRange(version - 1), 0, None)
+            if len(rows.offsets):
+                stamped.append(rows.row_ids)
                 continue
-            has_same_files = files_of(before[old_index], inputs) == files_of(after[index], inputs)
-            if not has_same_files and not (_stamps(newer, after[index]) == version).any():
-                row_ids.append(_rows(newer, index, PendingRange(0), 0, None).row_ids)
+            if is_compaction is None:
+                is_compaction = _operation_kind(newer) is Rewrite
+            if not is_compaction:
+                changes.append(_rows(newer, index, PendingRange(0), 0, None).row_ids)
         older = newer
-    return np.unique(np.concatenate(row_ids))
+    if loses_row_versions:
+        changes += stamped
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *changes]))
+
+
+def _changed_fragments(
+    newer: TableVersion, older: TableVersion, columns: Collection[int]
+) -> Iterator[int]:
+    """Yield the indices of the fragments that are new, or have other files for the columns."""
+    before, after = older.manifest.fragments, newer.manifest.fragments
+    for index, fragment_id in enumerate(after.ids):
+        old_index = before.index_by_id.get(fragment_id)
+        if old_index is None:
+            yield index
+        elif before.raw(old_index) != after.raw(index):
+            old, new = before[old_index], after[index]
+            if files_of(old, columns) != files_of(new, columns):
+                yield index
+
+
+def restores_rows(table: TableVersion, after: int) -> bool:
+    """Return whether a restore may have committed one of the versions after an older one.
+
+    Args:
+        table: The newest version.
+        after: The older version.
+    """
+    try:
+        kinds = [
+            _operation_kind(table.read_at(version))
+            for version in range(after + 1, table.version + 1)
+        ]
+    except NotFoundError:
+        return True
+    return None in kinds or Restore in kinds
+
+
+def _operation_kind(table: TableVersion) -> type[SupportedOperation] | None:
+    """Return the kind of operation that committed a version; None if it is unknown."""
+    with suppress(BadDataError):
+        return read_operation_kind(table.store, table.manifest)
+    return None
 
 
 def _rows_of_ids(

@@ -34,6 +34,7 @@ from lance_stream.derived.candidates import (
     count,
     count_changed,
     next_rows,
+    restores_rows,
 )
 from lance_stream.derived.computing import ComputedValues, Local, Runner, compute, compute_jobs
 from lance_stream.derived.declaration import Declaration, Outputs, declare
@@ -81,6 +82,10 @@ _log = logging.getLogger("lance_stream.derived")
 _MAX_ATTEMPTS: Final = 20
 """The maximum number of attempts to commit the values of a round."""
 
+_MAX_VERSIONS_BEHIND: Final = 100
+"""A round that finds no row to check commits its progress after so many versions, so that the next
+rounds do not compare them again, and a cleanup may remove them."""
+
 _RETRIES: Final = RetryPolicy(_MAX_ATTEMPTS, first_delay_seconds=0.02, max_delay_seconds=1.0)
 
 
@@ -101,10 +106,11 @@ class _Work:
         entry: The config entry of the progress; None if it does not exist.
         planned: The progress after the round, if no other version is committed meanwhile.
         rows: The rows to check.
-        is_first: Whether all rows are pending: the first round, or the first one of a new version
-            of the function.
+        is_first: Whether all rows are pending.
+        is_new_function: Whether no value of this version of the function may be stored yet.
         before: The source version of the separate table's values; None if it no longer exists.
         num_changed: The number of rows that changed since the last round.
+        num_versions: The number of versions since the last round.
         ends_backfill: Whether this round completes the last pending range.
         lacks_columns: Whether columns have to be added before values are committed.
     """
@@ -115,8 +121,10 @@ class _Work:
     planned: Progress
     rows: PendingRows
     is_first: bool
+    is_new_function: bool
     before: TableVersion | None
     num_changed: int
+    num_versions: int
     ends_backfill: bool
     lacks_columns: bool
 
@@ -307,7 +315,7 @@ class Derivation:
 
     def _has_new_progress(self, work: _Work) -> bool:
         """Return whether to commit the progress even if there are no rows to check."""
-        return work.is_first or work.num_changed > 0
+        return work.is_first or work.num_changed > 0 or work.num_versions >= _MAX_VERSIONS_BEHIND
 
     def _plan(self) -> _Work:
         declaration = self.declaration
@@ -330,15 +338,12 @@ class Derivation:
             outputs=same_table.output_ids(table.schema, declaration),
             source="" if self.target is None else source.store.uri,
         )
+        is_new_function = lacks_columns
         if stored is not None:
             self._check_source(source, stored)
             self._check_output_names(table, stored)
-        if (
-            stored is None
-            or lacks_columns
-            or not self._is_valid(source, table, stored)
-            or (stored.function != expected.function)
-        ):
+            is_new_function |= stored.function != expected.function
+        if stored is None or is_new_function or not self._is_valid(source, table, stored):
             planned = progress.all_pending(expected)
             rows = next_rows(source, planned.pending, declaration.rows_per_commit)
             is_first, num_changed, before = True, rows.num_rows, None
@@ -365,8 +370,10 @@ class Derivation:
             replace(planned, pending=rows.remaining),
             rows,
             is_first,
+            is_new_function,
             before,
             num_changed,
+            0 if stored is None else source.version - stored.through,
             (is_first or bool(stored is not None and stored.pending)) and not rows.remaining,
             lacks_columns,
         )
@@ -554,7 +561,7 @@ class Derivation:
         messages = next(result.bad["message"] for result in computed if result.num_failed)
         message = messages[0].as_py()
         if 1 < num_failed == num_computed and (
-            work.is_first
+            work.is_new_function
             or not count_rows(work.table, f"{quote_path((declaration.state_column,))} > 0")
         ):
             raise DerivedFunctionError(
@@ -714,6 +721,9 @@ class Derivation:
         def check(newest: Manifest) -> None:
             if newest.config.get(key) != work.entry:
                 raise OvertakenError("another process has committed or restored progress")
+            if self.target is None and restores_rows(work.source.at(newest), work.source.version):
+                # Rows are back that the round has not checked, with row versions that look checked.
+                raise OvertakenError("an older version was restored")
             if self.target is None and work.planned.fields != self._fields(
                 newest.schema, newest.schema
             ):

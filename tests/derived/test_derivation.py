@@ -22,7 +22,7 @@ from lance_stream import (
     derive,
 )
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.derived import computing
+from lance_stream.derived import computing, derivation
 from lance_stream.derived.progress import read_progress
 from lance_stream.derived.reports import DerivedCommit
 from lance_stream.storage.local_store import LocalStore
@@ -290,6 +290,10 @@ def test_functions_that_never_succeeded_are_blamed(
     lance_stream.open_dataset(uri).update({"text": "'bad'"}, where="id IN (1, 2)")
     assert run(Lengths()).num_failed == 2
     assert "failed for 2 of 2 rows" in caplog.text
+    # Without an entry it is not known that the function is the same, but it may well be.
+    ds = lance_stream.open_dataset(uri).update_config({"lance_stream.derived.length": None})
+    ds.update({"text": "'bad'"}, where="id IN (3, 4)")
+    assert run(Lengths()).num_failed == 2
     # Also after rounds without a row.
     empty = str(tmp_path / "empty.lance")
     lance_stream.create_dataset(empty, SCHEMA)
@@ -556,6 +560,24 @@ def test_cleaned_up_versions_are_not_needed(tmp_path: Path) -> None:
     ds.update({"price": "0"}, where="id = 9").cleanup(retain_versions=1)
     assert lengths.run().num_computed == 1
     assert lengths_of(uri)[3] == 1
+
+
+def test_progress_follows_versions_without_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each round compares the versions since the last commit, and a cleanup removes them."""
+    monkeypatch.setattr(derivation, "_MAX_VERSIONS_BEHIND", 3)
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    lengths.run()
+    for number in (1, 2):
+        ds = lance_stream.open_dataset(uri).update_config({"number": str(number)})
+        assert lengths.run().version is None
+    assert lengths.status().through == ds.version - 2
+    ds = ds.update_config({"number": "3"})
+    assert lengths.run().version == ds.version + 1
+    assert lengths.status().through == ds.version + 1
+    assert lengths.run().version is None
 
 
 def test_concurrent_runs_do_not_disturb(tmp_path: Path) -> None:

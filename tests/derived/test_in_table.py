@@ -1,6 +1,7 @@
 """Values that are written to the source while other writers commit."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -15,7 +16,10 @@ from lance_stream.commit.committer import read_transaction
 from lance_stream.derived import same_table
 from lance_stream.derived.computing import StagedValues
 from lance_stream.row_updates.staged_files import SortedRows, sort_rows
+from lance_stream.table.fragments.fragment_list import FragmentList
+from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.operations.rows import Update, UpdateMode
+from lance_stream.table.paths import NamingScheme, manifest_path
 from tests.derived.test_derivation import LENGTH, SCHEMA, Lengths, lengths_of, new_table, rows
 
 
@@ -111,13 +115,16 @@ def test_jobs_without_values_have_no_file(tmp_path: Path) -> None:
     assert others.of(slice(0, 2)).files == ()
 
 
-def rewrite_text(uri: str, number: int) -> None:
-    """Change the text of one row as a program does that sets no row versions."""
+def rewrite(uri: str, number: int, **values: object) -> None:
+    """Change one row as a program does that sets no row versions."""
     ds = lance.dataset(uri)
     (fragment,) = [
         some for some in ds.get_fragments() if number in some.to_table(["id"])["id"].to_pylist()
     ]
-    data = pa.table({"id": [number], "text": ["a longer text"]})
+    kinds = {name: ds.schema.field(name).type for name in values}
+    data = pa.table(
+        {"id": [number]} | {name: pa.array([values[name]], kinds[name]) for name in kinds}
+    )
     written, fields = fragment.update_columns(data, left_on="id", right_on="id")
     operation = lance.LanceOperation.Update(
         updated_fragments=[written], fields_modified=fields, update_mode="rewrite_columns"
@@ -125,12 +132,24 @@ def rewrite_text(uri: str, number: int) -> None:
     lance.LanceDataset.commit(ds, operation, read_version=ds.version)
 
 
+def check_lengths(uri: str, target: str | None = None) -> None:
+    """Check the values of all rows."""
+    table = lance.dataset(uri).to_table(with_row_id=True)
+    lengths = pc.utf8_length(table["text"]).to_pylist()
+    expected = dict(zip(table["_rowid"].to_pylist(), lengths, strict=True))
+    values = table if target is None else lance.dataset(target).to_table()
+    ids = values["_rowid" if target is None else "source_row_id"].to_pylist()
+    assert dict(zip(ids, values["length"].to_pylist(), strict=True)) == expected
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("target", [None, "lengths.lance"])
+@pytest.mark.parametrize(
+    ("changed", "target"), [("input", None), ("input", "lengths.lance"), ("output", None)]
+)
 @pytest.mark.parametrize("after", ["compact", "update in place", "cleanup", "nothing"])
 @pytest.mark.parametrize("before", ["compact", "derive", "nothing"])
 def test_changes_without_row_versions_are_found(
-    tmp_path: Path, target: str | None, before: str, after: str
+    tmp_path: Path, changed: str, target: str | None, before: str, after: str
 ) -> None:
     """Such a change shows in a fragment's files only, whatever else happens to the fragment."""
     uri = new_table(tmp_path, (0, 6), (6, 12))
@@ -147,7 +166,10 @@ def test_changes_without_row_versions_are_found(
     if before == "derive":
         lance_stream.open_dataset(uri).update({"text": "'changed'"}, where="id < 6")
         lengths.run()
-    rewrite_text(uri, 3)
+    if changed == "input":
+        rewrite(uri, 3, text="a longer text")
+    else:
+        rewrite(uri, 3, length=None, length_state=None)
     if after == "update in place":
         ds = lance_stream.open_dataset(uri)
         texts = pa.table({"id": [0, 1, 2, 4, 5], "text": ["new"] * 5})
@@ -161,7 +183,79 @@ def test_changes_without_row_versions_are_found(
         lance_stream.open_dataset(uri).cleanup(older_than="0s", delete_unverified=True)
     assert lengths.status().num_pending >= 1
     lengths.run()
-    key = "id" if target is None else "source_row_id"
-    ds = lance_stream.open_dataset(target or uri)
-    assert ds.to_table(["length"], f"{key} = 3")["length"].to_pylist() == [len("a longer text")]
+    check_lengths(uri, target)
     assert lengths.status().num_pending == 0
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("target", [None, "lengths.lance"])
+@pytest.mark.parametrize("loser", ["the change", "a compaction"])
+@pytest.mark.parametrize("change", ["append", "update", "nothing"])
+def test_row_versions_may_be_lost(
+    tmp_path: Path, target: str | None, change: str, loser: str
+) -> None:
+    """Old releases of pylance drop those of all rows, which then look older than any round."""
+    uri = new_table(tmp_path, (0, 6), (6, 12))
+    target = target and str(tmp_path / target)
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+    lengths.run()
+    ds = lance_stream.open_dataset(uri)
+    if change == "append":
+        ds = ds.append(rows(12, 15))
+    if change == "update":
+        ds = ds.update({"text": "'a longer text'"}, where="id IN (3, 8)")
+    if loser == "a compaction":
+        ds = ds.compact()
+    without = [
+        replace(fragment, created_at_versions=None, last_updated_at_versions=None)
+        for fragment in ds.table.manifest.fragments
+    ]
+    manifest = replace(ds.table.manifest, fragments=FragmentList.of(without))
+    ds.table.store.write(manifest_path(ds.version, NamingScheme.V2), encode_manifest(manifest))
+    num_changed = {"append": 3, "update": 2, "nothing": 0}[change]
+    assert lengths.run().num_computed == num_changed
+    check_lengths(uri, target)
+    assert lengths.status().num_pending == 0
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("undone", ["delete", "update"])
+def test_rounds_start_over_after_restores(tmp_path: Path, undone: str, is_foreign: bool) -> None:
+    """Rows that are back have row versions that look checked."""
+    uri, function = new_table(tmp_path, (0, 6)), Lengths()
+    derive(uri, LENGTH, function, "text", function_version="1").run()
+    ds = lance_stream.open_dataset(uri).append(rows(6, 9)).update({"text": "'1'"}, where="id = 1")
+    to = ds.version
+    ds = ds.delete("id > 5") if undone == "delete" else ds.update({"text": "'22'"}, where="id = 1")
+    ds = ds.update({"text": "'333'"}, where="id = 2")
+
+    def beside(batch: pa.RecordBatch) -> list[int | None]:
+        if lance_stream.open_dataset(uri).version == ds.version:
+            if is_foreign:
+                lance.dataset(uri, version=to).restore()
+            else:
+                ds.restore(to)
+        return function(batch)
+
+    lengths = derive(uri, LENGTH, beside, "text", function_version="1")
+    assert lengths.run().num_computed == 4
+    check_lengths(uri)
+    assert lengths.run().version is None
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("target", [None, "lengths.lance"])
+def test_restores_may_undo_unstamped_changes(tmp_path: Path, target: str | None) -> None:
+    """The rows have the same row versions before and after, in fragments that are back."""
+    uri = new_table(tmp_path, (0, 6), (6, 12))
+    target = target and str(tmp_path / target)
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+    lengths.run()
+    version = lance_stream.open_dataset(uri).version
+    rewrite(uri, 3, text="a longer text")
+    lance_stream.open_dataset(uri).compact()
+    assert lengths.run().num_computed == 1
+    lance_stream.open_dataset(uri).restore(version)
+    lengths.run()
+    check_lengths(uri, target)
