@@ -2,10 +2,10 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lance
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 
 import lance_stream
 from lance_stream import (
+    CommitConflictError,
     CorruptDataError,
     DerivedFunctionError,
     InvalidInputError,
@@ -23,9 +24,16 @@ from lance_stream import (
 )
 from lance_stream.byte_ranges import ByteRange
 from lance_stream.derived import computing, derivation
+from lance_stream.derived.computing import Local
+from lance_stream.derived.derivation import Derivation
 from lance_stream.derived.progress import read_progress
 from lance_stream.derived.reports import DerivedCommit
+from lance_stream.retries import RetryPolicy
+from lance_stream.row_updates.in_place import write_columns
 from lance_stream.storage.local_store import LocalStore
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 SCHEMA = pa.schema(
     [
@@ -891,3 +899,167 @@ def test_derivations_may_share_a_quarantine(tmp_path: Path) -> None:
     assert lance_stream.open_dataset(location).count_rows() == 1
     derive(uri, LENGTH, Lengths("none"), "text", function_version="2", quarantine=location).run()
     assert lance_stream.open_dataset(location).count_rows() == 0
+
+
+@pytest.mark.parametrize("kind", ["alone", "beside a writer", "separate table"])
+def test_queries_follow_every_foreign_version(tmp_path: Path, kind: str) -> None:
+    """A query skips the version that it has just committed, and no version of others, whatever
+    number its own commit has in a separate table.
+    """
+    uri, target = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
+    function = Lengths()
+
+    def beside(batch: pa.RecordBatch) -> list[int | None]:
+        if kind == "beside a writer" and "x" in batch["text"].to_pylist():
+            lance_stream.open_dataset(uri).update({"text": "'xy'"}, where="id = 2")
+        return function(batch)
+
+    table = {"target": target, "copy_columns": ["id"]} if kind == "separate table" else {}
+    lengths = derive(uri, LENGTH, beside, "text", function_version="1", **table)  # type: ignore[arg-type]  # of two
+    lengths.run()
+    ds = lance_stream.open_dataset(uri).update({"text": "'x'"}, where="id = 1")
+    values = lance_stream.open_dataset(target if table else uri)
+    while values.version < ds.version:  # so that its next version has the source's next number
+        values = values.update_config({"n": str(values.version)})
+    report, version = lengths._follow(ds.version - 1)
+    assert report is not None
+    assert report.source_version == ds.version
+    assert report.version == ds.version + (2 if kind == "beside a writer" else 1)
+    assert version == ds.version + (kind == "alone")
+    if table:
+        assert lengths._follow(version) == (None, version)
+        lance_stream.open_dataset(uri).update({"text": "'xy'"}, where="id = 2")
+    if kind != "alone":
+        report, version = lengths._follow(version)
+        assert report is not None
+        assert report.num_computed == 1
+    assert lengths._follow(version) == (None, version)
+    expected = {0: 6, 1: 1, 2: 6 if kind == "alone" else 2, 3: 6, 4: 6}
+    assert lengths_of(values.uri) == expected
+
+
+def test_queries_continue_with_pending_rows(tmp_path: Path) -> None:
+    """The rest of a table must not wait for the next version of the source."""
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=3)
+    first, version = lengths._follow(None)
+    assert first is not None
+    assert (first.num_computed, first.num_pending, version) == (3, 2, -1)
+    second, version = lengths._follow(version)
+    assert second is not None
+    assert (second.num_computed, second.num_pending, version) == (2, 0, second.version)
+    assert lengths._follow(version) == (None, version)
+
+
+class BusyTable(Local):
+    """A runner beside which something else happens, once the rows are computed or written."""
+
+    def __init__(self, event: Callable[[], object], step: str, num_events: int = 1) -> None:
+        self.event, self.step, self.num_events = event, step, num_events
+
+    def __call__(self, function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        results = super().__call__(function, items)
+        if (function is write_columns) == (self.step == "write") and self.num_events:
+            self.num_events -= 1
+            self.event()
+        return results
+
+
+@pytest.mark.parametrize(("num_conflicts", "is_refused"), [(2, False), (3, True)])
+def test_conflicts_write_the_values_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_conflicts: int, is_refused: bool
+) -> None:
+    """Values are expensive, and a busy table must neither lose them nor keep a run busy forever."""
+    monkeypatch.setattr(derivation, "_MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(derivation, "_RETRIES", RetryPolicy(3, 0, 0))
+    uri, function = new_table(tmp_path, (0, 5)), Lengths()
+    ids = iter(range(5))
+
+    def change() -> None:
+        lance_stream.open_dataset(uri).update({"text": "'x'"}, where=f"id = {next(ids)}")
+
+    declaration = derive(uri, LENGTH, function, "text", function_version="1").declaration
+    lengths = Derivation(uri, declaration, runner=BusyTable(change, "write", num_conflicts))
+    if is_refused:
+        with pytest.raises(CommitConflictError):
+            lengths.run()
+    else:
+        result = lengths.run(max_commits=1)
+        assert (result.num_computed, result.num_written) == (5, 3)
+    assert len(function.seen) == 5
+    lengths.run()
+    assert lengths_of(uri) == {n: 1 if n < num_conflicts else 6 for n in range(5)}
+    assert lance_stream.open_dataset(uri).verify() == []
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_rounds_of_others_are_not_counted(tmp_path: Path, is_beside: bool) -> None:
+    """Another process commits the same round after the last look at the table, so that only the
+    ledger knows of it.
+    """
+    uri, target = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance") if is_beside else None
+    other = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+    other.run()
+    # Beside the table no row is computed, so that there are no values to write, either.
+    column = "price" if is_beside else "text"
+    lance_stream.open_dataset(uri).update({column: "NULL"}, where="id = 3")
+    runner = BusyTable(other.run, "compute" if is_beside else "write")
+    result = Derivation(uri, other.declaration, target, runner=runner).run()
+    assert not runner.num_events
+    assert (result.version, result.num_commits, result.num_checked) == (None, 0, 0)
+
+
+def test_rounds_without_changes_commit_progress(tmp_path: Path) -> None:
+    """A row that is gone from both tables would be missed in the target again and again."""
+    uri, target = new_table(tmp_path, (0, 5)), str(tmp_path / "beside.lance")
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+    lengths.run()
+    lance_stream.open_dataset(uri).delete("id = 3")
+    ds = lance_stream.open_dataset(target).delete("source_row_id = 3")
+    result = lengths.run()
+    assert (result.version, result.num_commits, result.num_deleted) == (ds.version + 1, 1, 0)
+    assert lengths.run().version is None
+
+
+def test_status_needs_no_state_column(tmp_path: Path) -> None:
+    """The columns may be dropped, and the progress remains until the next run."""
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths("text 1"), "text", function_version="1")
+    lengths.run()
+    assert (lengths.status().num_pending, lengths.status().num_failed) == (0, 1)
+    lance_stream.open_dataset(uri).drop_columns(["length", "length_state"])
+    assert (lengths.status().num_pending, lengths.status().num_failed) == (5, 0)
+
+
+def test_failures_of_any_part_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The parts of other workers may have no failure."""
+    uri = new_table(tmp_path, (0, 9))
+    lengths = derive(uri, LENGTH, Lengths("text 8"), "text", function_version="1", batch_rows=1)
+    assert lengths.run().num_failed == 1
+    assert "1 of 9 rows, which are quarantined; first error: ValueError: 'text 8'" in caplog.text
+
+
+def test_vectors_of_one_are_arrays(tmp_path: Path) -> None:
+    """The array of one row is as wide as it is long, and cannot be divided."""
+    uri = new_table(tmp_path, (0, 3))
+    declaration = derive(
+        outputs={"length": pa.list_(pa.float64(), 1)},
+        function=lambda batch: batch["price"].to_numpy()[:, None],
+        inputs="price",
+        function_version="1",
+        batch_rows=1,
+        uri=uri,
+    )
+    assert declaration.run().num_computed == 3
+    assert lengths_of(uri) == {0: [0.0], 1: [1.0], 2: [2.0]}
+
+
+def test_representations_name_tables_and_columns(tmp_path: Path) -> None:
+    """Logs of a program with several derivations show which one ended."""
+    uri = str(tmp_path)
+    for target, where in ((None, ""), ("beside", " in 'beside'")):
+        lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", target=target)
+        start = f"<Derivation 'length'{where} of text in {uri!r}"
+        assert repr(lengths) == f"{start}, function version '1'>"

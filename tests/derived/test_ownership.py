@@ -1,5 +1,6 @@
 """Which columns a derivation may write: new ones and its own, never a user's or another's."""
 
+import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from lance_stream import Derivation, InvalidInputError, derive
 from lance_stream.derived import derivation
 
 LENGTH = {"length": pa.int64()}
+KEYLESS = pa.schema(dict.fromkeys(["source_row_id", "length", "length_state"], pa.int64()))
 
 
 def lengths(batch: pa.RecordBatch) -> list[int]:
@@ -62,9 +64,13 @@ def test_key_columns_are_never_overwritten(tmp_path: Path) -> None:
     target = str(tmp_path / "beside.lance")
     lengths_in(uri, target=target).run()
     row_id = {"source_row_id": pa.int64(), "length": pa.int64()}
-    check_refused(
-        lengths_in(uri, target=target, outputs=row_id), "'source_row_id', which is part of"
-    )
+    copy = str(tmp_path / "copy.lance")  # by a program that declares no key
+    lance_stream.create_dataset(copy, lance_stream.open_dataset(target).to_table().cast(KEYLESS))
+    for uri_of_values in (target, copy):
+        check_refused(
+            lengths_in(uri, target=uri_of_values, outputs=row_id),
+            "'source_row_id', which is part of",
+        )
 
 
 def test_lookalike_state_columns_belong_to_users(tmp_path: Path) -> None:
@@ -96,6 +102,38 @@ def test_derivations_do_not_share_columns(tmp_path: Path, is_beside: bool) -> No
     check_refused(first, "belongs to the derived column 'other'")
 
 
+@pytest.mark.parametrize("is_lookalike", [False, True])
+def test_dropped_derivations_own_no_columns(tmp_path: Path, is_lookalike: bool) -> None:
+    """Their entries remain, and later columns may reuse the ids that they state."""
+    uri = new_table(tmp_path)
+    lengths_in(uri).run()
+    ds = lance_stream.open_dataset(uri).drop_columns(["length", "length_state"])
+    ds = ds.add_columns({"size": "n"})
+    assert f'"outputs": [{ds.table.schema.fields[-1].id}, ' in str(ds.config)
+    if is_lookalike:
+        ds.add_columns({"more": "n"}).add_columns({"length_state": "n"})
+    other = lengths_in(uri, outputs={"size": pa.int64()}, name="other")
+    check_refused(other, "has a column 'size' that .* did not create")
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_entries_of_older_releases_count(tmp_path: Path, is_beside: bool) -> None:
+    """They state the columns that are read and written, but not which of them are outputs."""
+    uri, target = new_table(tmp_path), str(tmp_path / "beside.lance") if is_beside else None
+    column = lengths_in(uri, target=target)
+    column.run()
+    key = "lance_stream.derived.length"
+    ds = lance_stream.open_dataset(target or uri)
+    entry = json.loads(ds.config[key])
+    for name in ("outputs", "renews", "source"):
+        del entry[name]
+    ds = ds.update_config({key: json.dumps(entry)})
+    assert column.run().num_checked == 0
+    if not is_beside:
+        ds.drop_columns(["length"]).add_columns({"length": "n"})
+        check_refused(column, "has a column 'length' that .* did not create")
+
+
 def test_derivations_can_be_chained(tmp_path: Path) -> None:
     """Embeddings of summaries are a common chain, and results must become current in order."""
     uri = new_table(tmp_path)
@@ -110,15 +148,18 @@ def test_derivations_can_be_chained(tmp_path: Path) -> None:
     assert not rows["double"].null_count
 
 
-def test_names_do_not_grant_other_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_names_do_not_grant_other_columns(tmp_path: Path, is_beside: bool) -> None:
     """Ownership is recorded per column, not by the name of the derivation."""
-    uri = new_table(tmp_path)
-    lengths_in(uri, name="d").run()
+    uri, target = new_table(tmp_path), str(tmp_path / "beside.lance") if is_beside else None
+    lengths_in(uri, name="d", target=target).run()
+    ds = lance_stream.open_dataset(target or uri)
+    ds = ds.add_columns({"n": "7"}) if is_beside else ds
     more = {"length": pa.int64(), "n": pa.int64()}
-    check_refused(lengths_in(uri, name="d", outputs=more), "has a column 'n'")
+    check_refused(lengths_in(uri, name="d", outputs=more, target=target), "has a column 'n'")
     # A column that the user puts in the place of a dropped one is the user's.
-    lance_stream.open_dataset(uri).drop_columns(["length"]).add_columns({"length": "n"})
-    check_refused(lengths_in(uri, name="d"), "has a column 'length'")
+    ds.drop_columns(["length"]).add_columns({"length": "n"})
+    check_refused(lengths_in(uri, name="d", target=target), "has a column 'length'")
 
 
 @pytest.mark.oracle
@@ -173,6 +214,8 @@ def test_changed_types_name_columns_to_drop(tmp_path: Path) -> None:
     lengths_in(uri).run()
     text = lengths_in(uri, outputs={"length": pa.string()}, function=lambda b: b["text"])
     check_refused(text, r"type int64 .*, not string.*drop_columns\(\['length', 'length_state'\]\)")
+    both = lengths_in(uri, outputs={"more": pa.int64(), "length": pa.string()}, name="length")
+    check_refused(both, r"int64 .*, not string.*drop_columns\(\['length', 'length_state'\]\)")
     lance_stream.open_dataset(uri).drop_columns(["length", "length_state"])
     assert text.run().num_written == 20
 
@@ -371,6 +414,28 @@ def test_concurrently_added_user_columns_stay(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="column 'length' that"):
         lengths_in(uri, function=slow).run()
     assert lance_stream.open_dataset(uri).to_table()["length"].to_pylist() == [7] * 20
+
+
+def test_concurrently_restored_columns_are_continued(tmp_path: Path) -> None:
+    """The columns that a restore brings back have states, and need neither to be dropped nor
+    computed.
+    """
+    uri = new_table(tmp_path)
+    lengths_in(uri).run()
+    ds = lance_stream.open_dataset(uri).update_config({"lance_stream.derived.length": None})
+    ds.drop_columns(["length", "length_state"])
+    num_calls = 0
+
+    def slow(batch: pa.RecordBatch) -> list[int]:
+        nonlocal num_calls
+        num_calls += 1
+        lance_stream.open_dataset(uri).restore(ds.version)
+        return lengths(batch)
+
+    assert lengths_in(uri, function=slow).run().num_computed == 0
+    assert num_calls == 1
+    assert lance_stream.open_dataset(uri).table.schema == ds.table.schema
+    assert lengths_in(uri).run().num_checked == 0
 
 
 def test_outputs_dropped_from_targets_are_recomputed(tmp_path: Path) -> None:

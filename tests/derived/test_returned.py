@@ -27,6 +27,7 @@ NOON = datetime(2020, 1, 1, 12)
 NANOS = pd.Timestamp("2020-01-01 00:00:00.123456789")
 POINT = pa.struct([("a", pa.int64()), ("b", pa.float32())])
 PAIR = pa.struct([("p", POINT), ("q", POINT)])
+TENSOR = pa.fixed_shape_tensor(pa.float32(), [2])
 
 
 class WithColumns(dict[str, Any]):
@@ -151,6 +152,9 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (pd.DataFrame({"o": [np.array([1.0, 2.0])]}), pa.list_(pa.float32(), 2), [[1, 2]]),
         (pa.array([1.5, None]), pa.float32(), [1.5, None]),
         (pa.chunked_array([[1], [2]]), pa.int8(), [1, 2]),
+        (pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([[1], [2]]))), pa.int8(), [1, 2]),
+        (np.array([[1, 2], [3, 4]], np.float32), TENSOR, [[1, 2], [3, 4]]),
+        ([[1, 2], np.array([3.0, 4.0])], TENSOR, [[1, 2], [3, 4]]),
         ([np.array([1.0, 2.0], np.float32)], pa.list_(pa.float32(), 2), [[1, 2]]),
         (WithColumns(o=[1, 2], n=[3, 4]), pa.int8(), [1, 2]),
     ],
@@ -323,6 +327,30 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
             else:
                 assert stored == value.item(), kind
     assert num_accepted
+
+
+def test_whole_half_floats_become_integers() -> None:
+    """They are compared with what they become, although Arrow compares no half floats."""
+    halves = np.array([1, 2048], np.float16)
+    assert returned(halves, pa.int16()) == returned(pa.array(halves), pa.int16()) == [1, 2048]
+
+
+def test_tables_are_mappings_of_columns() -> None:
+    """Many libraries return their own frames, in chunks or without a row."""
+    outputs = pa.schema([("o", pa.int8())])
+    whole = pa.table({"more": ["a", "b"], "o": pa.chunked_array([[1], [2]])})
+    for frame in (whole, whole.to_batches()[0], OldFrame({"o": [1, 2]})):
+        assert as_outputs(frame, outputs, len(frame)).column(0).to_pylist() == [1, 2][: len(frame)]
+    with pytest.raises(InvalidInputError, match=r"expected 2 values of 'o' .* got 0 in"):
+        as_outputs(whole.slice(2), outputs, 2)
+
+
+class OldFrame(pd.DataFrame):
+    """A frame of pandas before 2.2, which offers no stream."""
+
+    @property
+    def __arrow_c_stream__(self) -> None:
+        raise AttributeError
 
 
 def test_structured_array_fields_keep_their_unit() -> None:

@@ -89,6 +89,21 @@ def test_stopped_queries_are_not_idle() -> None:
     assert not query.wait_until_idle(40)
 
 
+def test_busy_queries_are_not_idle() -> None:
+    """A caller that takes a query for idle would read values that are not computed yet."""
+    stopping = threading.Event()
+
+    def follow(_version: int | None) -> tuple[DerivedCommit | None, int]:
+        stopping.wait(60)
+        return IDLE
+
+    query = DerivedQuery(follow, "f", 3600)
+    assert not query.wait_until_idle(0.01)
+    stopping.set()
+    assert query.wait_until_idle(60)
+    query.stop()
+
+
 def test_nobody_waits_for_a_failed_query() -> None:
     """A caller that begins to wait after the failure learns of it at once, too."""
     query = DerivedQuery(rounds([FAILED]), "f", 3600)
