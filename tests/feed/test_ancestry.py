@@ -50,6 +50,14 @@ def test_first_versions_have_no_origin(ds: Dataset) -> None:
     assert (origin.version, origin.same) == (2, {0: 0, 1: 1})
 
 
+def test_only_columns_of_both_are_common(ds: Dataset) -> None:
+    """A file still has a dropped column, and a restore brings the column back."""
+    ds = ds.drop_columns(["y"]).restore(3)
+    ancestry = Ancestry(ds.table)
+    assert ancestry.common_ids(3, 5) == {0, 1}
+    assert ancestry.common_ids(3, 4) == ancestry.common_ids(4, 5) == {0}
+
+
 def test_unknown_operations_match_names_only(ds: Dataset) -> None:
     """Without a transaction, the version may be an overwrite, whose ids mean other columns."""
     origin = Ancestry(without_transaction(ds, 3).table).origin(3)
@@ -80,6 +88,15 @@ def test_versions_of_a_moment_are_listed(ds: Dataset) -> None:
     assert ExistingVersions(table, state).versions == [1, 2, 4, 5, 6]
     whole = ExistingVersions(table, LogState(table.manifest, {5: "", 6: ""}, is_all=True))
     assert whole.versions == [5, 6]
+
+
+def test_listed_versions_stay_in_sight(ds: Dataset) -> None:
+    """A writer may have removed all of them since, while a batch still needs their numbers."""
+    ds.append(pa.table({"id": [9], "y": [0]}))
+    for version in (1, 2, 3):
+        ds.table.store.delete(manifest_path(version))
+    versions = ExistingVersions(ds.table, LogState(ds.table.manifest, {3: ""}, is_all=False))
+    assert versions.versions == [3]
 
 
 def test_empty_intervals_read_nothing(ds: Dataset) -> None:

@@ -15,8 +15,11 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError, UnsupportedFeatureError
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.changes import plan_changes
+from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.row_counts import list_counted_versions
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
+from lance_stream.table.changes.row_counts import ChangedRowCounts
+from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore
 
@@ -292,6 +295,36 @@ def test_backfills_do_not_matter_at_first() -> None:
     ]
     assert changes[0] == changes[1]
     assert [row["id"] for row in changes[0]] == [1, 2]
+
+
+def test_columns_may_have_earlier_names(ds: Dataset) -> None:
+    """A stream keeps the names with which it has started."""
+    columns = FeedColumns(ds.table, ["name"])
+    renamed = ds.rename_columns({"name": "title"})
+    plan = plan_changes(renamed.table, 3, columns=columns)
+    assert plan.arrow_schema.names == ["name", *CHANGE_COLUMNS.names]
+    assert [batch["name"].to_pylist() for batch in read_changes(plan.units)] == [["n4"]]
+    assert plan_changes(renamed.table, 3).arrow_schema.names[:2] == ["id", "title"]
+
+
+def test_row_counts_need_no_statements(tmp_path: Path) -> None:
+    """Manifests do not state what a restore changed, nor does a version without a transaction."""
+    ds = lance_stream.create_dataset(tmp_path, rows(0, 1, 2))
+    first = replace(ds.table.manifest, inline_transaction=None, transaction_file="")
+    ds.table.store.write(manifest_path(1), encode_manifest(first))
+    ds = lance_stream.open_dataset(tmp_path).delete("id = 1")
+    ds = ds.update({"name": "'x'"}, where="id = 2").append(rows(3)).restore(1)
+    versions = list_counted_versions(lance_stream.open_dataset(tmp_path).table)
+    assert [version.row_counts for version in versions] == [
+        ChangedRowCounts(inserted=3),
+        ChangedRowCounts(deleted=1),
+        ChangedRowCounts(updated=1),
+        ChangedRowCounts(inserted=1),
+        ChangedRowCounts(1, 1, 1),
+    ]
+    ds.table.store.delete(manifest_path(4))
+    *_, last = list_counted_versions(lance_stream.open_dataset(tmp_path).table)
+    assert (last.version, last.row_counts) == (5, None)
 
 
 def test_first_versions_have_row_counts(tmp_path: Path) -> None:

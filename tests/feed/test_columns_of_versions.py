@@ -11,13 +11,15 @@ import pytest
 
 import lance_stream
 from lance_stream import Dataset
-from lance_stream.errors import InvalidInputError
+from lance_stream.errors import CorruptDataError, InvalidInputError
 from lance_stream.expressions.predicates import parse_predicate
 from lance_stream.feed.ancestry import Ancestry
 from lance_stream.feed.columns_of_versions import (
     CHANGE_COLUMNS,
     FeedColumns,
+    _nullable,
     _required_part,
+    _retyped,
     _source,
     columns_of_query,
     split_change_columns,
@@ -25,7 +27,7 @@ from lance_stream.feed.columns_of_versions import (
 from lance_stream.feed.expected_columns import check_columns
 from lance_stream.feed.following.resumed_columns import resumed_columns
 from lance_stream.feed.value_conversion import convert
-from lance_stream.schema.arrow_schemas import from_arrow
+from lance_stream.schema.arrow_schemas import field_to_arrow, from_arrow
 from lance_stream.schema.fields import assign_ids
 from lance_stream.table.paths import manifest_path
 
@@ -122,6 +124,21 @@ def test_resumed_names_keep_their_type(tmp_path: Path, arrow: pa.DataType) -> No
     by_name = {field.name: field.id for field in columns.schema.fields}
     followed = {name: columns.ids_in(before).get(id_) for name, id_ in by_name.items()}
     assert followed == {"id": ids["id"], "x": ids["x"] if arrow == pa.int64() else None}
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_resumed_names_of_other_columns(tmp_path: Path, is_reused: bool) -> None:
+    """A name may be new to a stream, or that of a column whose former name is still another's."""
+    schema = pa.schema({"id": pa.int64(), "x": pa.int64(), "z": pa.int64()})
+    ds = lance_stream.create_dataset(tmp_path / "t", schema)
+    before = ds.table
+    ds = ds.rename_columns({"x": "y"})
+    ds = ds.rename_columns({"z": "x"}) if is_reused else ds.add_columns({"new": "id"})
+    columns = resumed_columns(ds.table, None, before, {})
+    ids = {field.name: field.id for field in before.schema.walk()}
+    followed = {field.name: columns.ids_in(before).get(field.id) for field in columns.schema.fields}
+    other = {"x": ids["z"]} if is_reused else {"z": ids["z"], "new": None}
+    assert followed == {"id": ids["id"], "y": ids["x"], **other}
 
 
 def test_later_nested_types_are_known(tmp_path: Path) -> None:
@@ -287,6 +304,27 @@ def test_maps_are_read_whole() -> None:
     assert [[leaf.name for leaf in child.walk()] for child in part.children] == [["t", "b"]]
 
 
+def test_lists_are_no_maps() -> None:
+    """An overwrite may put a list in the place of a map, whose entries are not its items."""
+    (stored,) = assign_ids(from_arrow(pa.schema({"m": pa.map_(pa.string(), pa.int8())}))).fields
+    items = pa.list_(pa.struct({"key": pa.string()}))
+    (target,) = assign_ids(from_arrow(pa.schema({"m": items}))).fields
+    ids = {target.id: stored.id}
+    assert _required_part(target, stored, ids) == stored
+    array = pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int8()))
+    values = convert(array, _source(target, stored, ids, 0), items)
+    assert values.to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("num_entries", [0, 2])
+def test_damaged_maps_name_the_damage(num_entries: int) -> None:
+    """A manifest may be damaged, and then no reader guesses what its columns are."""
+    (field,) = assign_ids(from_arrow(pa.schema({"m": pa.map_(pa.string(), pa.int8())}))).fields
+    damaged = replace(field, children=field.children * num_entries)
+    with pytest.raises(CorruptDataError, match=f"one field for its items, but {num_entries} are"):
+        field_to_arrow(_nullable(damaged))
+
+
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float32())])
 def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
     """The items of a vector are not a field, so there is no id to follow and none is needed."""
@@ -296,6 +334,10 @@ def test_lists_take_the_items_of_vectors(kind: pa.DataType) -> None:
     assert not there.children
     source = _source(expected, there, {expected.id: there.id}, 0)
     assert convert(vectors, source, kind).to_pylist() == vectors.to_pylist()
+    # Their type in a version is that of the other kind, under the reader's name.
+    for field, other in ((expected, there), (there, expected)):
+        retyped = _retyped(replace(field, name="w"), {field.id: other.id}, {other.id: other})
+        assert retyped == replace(other, name="w")
     items = [there, replace(expected, children=(replace(expected.children[0], id=9),))]
     for there in items[1:]:  # other items than the wanted ones are not theirs
         lists = vectors.cast(kind)

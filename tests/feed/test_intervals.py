@@ -12,6 +12,7 @@ import lance_stream
 from lance_stream import Dataset, InvalidInputError, NotFoundError
 from lance_stream.feed.intervals import (
     CLOCK_SKEW,
+    check_is_past,
     commit_time,
     first_version_since,
     last_version_until,
@@ -89,6 +90,36 @@ def test_remedies_name_existing_snapshots(tmp_path: Path) -> None:
         ds.changes(1, 4).read_all()
     with pytest.raises(NotFoundError, match=r"1 to 2, 5 to 6\. Read a snapshot of version 5, and"):
         ds.changes(1, 6).read_all()
+    for version in (1, 2):
+        (tmp_path / "t" / manifest_path(version)).unlink()
+    with pytest.raises(
+        NotFoundError, match=r"existing versions through 4: none\. Read a snapshot of the newest"
+    ):
+        ds.changes(1, 4).read_all()
+
+
+@pytest.mark.parametrize("is_clone", [False, True])
+def test_clones_begin_without_a_history(tmp_path: Path, is_clone: bool) -> None:
+    """A reader of a clone looks for versions that only the original has."""
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.table({"id": [1]}))
+    ds = ds.append(pa.table({"id": [2]})).append(pa.table({"id": [3]}))
+    if is_clone:
+        ds.shallow_clone(str(tmp_path / "clone"))
+        ds = lance_stream.open_dataset(tmp_path / "clone")
+    else:
+        (tmp_path / "t" / manifest_path(2)).unlink()
+    with pytest.raises(NotFoundError, match=r"version [12], which has been cleaned up") as error:
+        ds.changes(1, 3).read_all()
+    assert ("the history from which this branch or clone started" in str(error.value)) == is_clone
+
+
+def test_waiting_readers_start_in_the_past() -> None:
+    """They would wait for a future time, and drop the changes until then."""
+    now = datetime.now(UTC)
+    check_is_past(now, "startingTimestamp", "")
+    for moment in (now + timedelta(hours=1), (now + timedelta(hours=1)).replace(tzinfo=None)):
+        with pytest.raises(InvalidInputError, match=r"startingTimestamp is .* future; start now"):
+            check_is_past(moment, "startingTimestamp", "start now")
 
 
 def test_timestamps_before_the_first_version() -> None:

@@ -3,6 +3,7 @@
 import logging
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from lance_stream.commit.object_store_log import ObjectStoreLog
 from lance_stream.errors import CorruptDataError, InvalidInputError, NotFoundError
 from lance_stream.feed.change_units import read_changes
 from lance_stream.feed.following import follower
-from lance_stream.feed.following.follower import FollowerRules, TableFollower
+from lance_stream.feed.following.follower import FollowerRules, Lag, TableFollower
 from lance_stream.feed.following.positions import NO_LIMITS, Limits, Position
 from lance_stream.feed.rules import NET_CHANGES, FeedRules
 from lance_stream.feed.steps import walk
 from lance_stream.snapshot import opening
+from lance_stream.snapshot.timestamps import LONG_AGO
 from lance_stream.storage.locations import open_store
+from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.paths import NamingScheme, manifest_path
 from tests.contracts.watched_stores import WatchedStore
 
@@ -175,6 +178,20 @@ def test_positions_of_earlier_releases_stay_valid(
         assert sorted(before + read(followed, inside, end)) == sorted(
             read(followed, Position(1), end)
         )
+
+
+def test_only_old_positions_count_pairs(ds: Dataset) -> None:
+    """A batch may start at a position of an earlier release, and end at one of this release."""
+    followed = follow(ds)
+    inside = Position(1, 4, counts_pairs=True)
+    first, rest = read(followed, Position(1), inside), read(followed, inside, Position(3, 2))
+    assert [first, rest] == [
+        [(2, "insert", number) for number in range(4)],
+        [
+            *((2, "insert", 4), (2, "insert", 5), (3, "delete", 1), (3, "delete", 4)),
+            *((4, "update_preimage", 0), (4, "update_preimage", 2)),
+        ],
+    ]
 
 
 def test_batches_split_and_combine_versions(ds: Dataset) -> None:
@@ -700,6 +717,19 @@ def test_appended_rows_bridge_gaps(
     assert [(version, row) for version, _, row in changes] == expected
 
 
+def test_bridges_may_lack_a_time(tmp_path: Path) -> None:
+    """Old writers state no time, and the feed has one in each row."""
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA).append(rows(0)).append(rows(1))
+    ds.table.store.write(
+        manifest_path(3, NamingScheme.V2),
+        encode_manifest(replace(ds.table.manifest, timestamp_nanos=None)),
+    )
+    forget(ds, 2)
+    units = follow(ds, replace(APPENDED, fail_on_data_loss=False)).units(Position(1), Position(3))
+    read = [row for batch in read_changes(units) for row in batch.to_pylist()]
+    assert [(row["id"], row["_commit_timestamp"]) for row in read] == [(0, LONG_AGO), (1, LONG_AGO)]
+
+
 def test_appended_rows_keep_their_versions(ds: Dataset) -> None:
     """Net changes are those of updates and deletes; appended rows have none."""
     rules = FollowerRules(
@@ -718,6 +748,16 @@ def test_newer_versions_are_returned(ds: Dataset) -> None:
     assert followed.table(3).version == 3
     assert followed.table(6).version == 6
     assert followed.table().version == 7
+    assert follow(ds).table(3).version == 3
+
+
+def test_versions_keep_the_stores_settings(tmp_path: Path) -> None:
+    """The tasks that read them open other stores with the same settings."""
+    options = {"timeout": "30s"}
+    lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    for settings_of_store in (options, None):
+        followed = TableFollower(str(tmp_path / "t"), settings_of_store, EVERYTHING)
+        assert followed.table().storage_options == (settings_of_store or {})
 
 
 @pytest.mark.parametrize(
@@ -800,6 +840,13 @@ def test_an_empty_range_has_no_changes(ds: Dataset) -> None:
     assert read(follow(ds), Position(5), Position(3)) == []
 
 
+def test_empty_first_batches_need_no_version(stored: Dataset) -> None:
+    """A query that started at the newest version knows the mark of its start only later."""
+    end = follow(stored).position_after(3)
+    forget(stored, 1, 2, 3)
+    assert read(follow(stored), Position(3), end) == []
+
+
 # --- how far behind
 
 
@@ -813,11 +860,15 @@ def test_unread_versions_and_rows_are_counted(ds: Dataset) -> None:
     assert followed.lag(followed.position_after(5)).rows == 0
     assert followed.lag(Position(1, 4, counts_pairs=True)).rows is None
     assert followed.lag(FROM_SNAPSHOT).rows == 6
+    ds.append(rows(8))  # after the last batch
+    followed.list_newest()
+    assert followed.lag(FROM_SNAPSHOT).rows == 7
+    assert followed.lag(Position(4)) == Lag(6, 2, 3)
     another = follow(ds)
     another.list_newest()
-    assert another.lag(Position(4)).rows == 2
+    assert another.lag(Position(4)).rows == 3
     in_snapshot = followed.advance(FROM_SNAPSHOT, Limits(rows=4))
-    assert followed.lag(in_snapshot).rows == 2
+    assert followed.lag(in_snapshot).rows == 3
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
