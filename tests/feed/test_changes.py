@@ -19,6 +19,7 @@ from lance_stream.feed.columns_of_versions import FeedColumns
 from lance_stream.feed.row_counts import list_counted_versions
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.table.changes.row_counts import ChangedRowCounts
+from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.paths import manifest_path
 from tests.contracts.watched_stores import WatchedStore
@@ -308,9 +309,12 @@ def test_columns_may_have_earlier_names(ds: Dataset) -> None:
 
 
 def test_row_counts_need_no_statements(tmp_path: Path) -> None:
-    """Manifests do not state what a restore changed, nor does a version without a transaction."""
+    """Manifests do not state what a restore changed, and old writers omitted how many rows a
+    fragment has.
+    """
     ds = lance_stream.create_dataset(tmp_path, rows(0, 1, 2))
-    first = replace(ds.table.manifest, inline_transaction=None, transaction_file="")
+    fragments = [replace(fragment, physical_rows=0) for fragment in ds.table.manifest.fragments]
+    first = replace(ds.table.manifest, fragments=FragmentList.of(fragments))
     ds.table.store.write(manifest_path(1), encode_manifest(first))
     ds = lance_stream.open_dataset(tmp_path).delete("id = 1")
     ds = ds.update({"name": "'x'"}, where="id = 2").append(rows(3)).restore(1)
