@@ -31,6 +31,7 @@ from lance_stream.derived.reports import DerivedCommit
 from lance_stream.retries import RetryPolicy
 from lance_stream.row_updates.in_place import write_columns
 from lance_stream.storage.local_store import LocalStore
+from tests.guarded import unlocked_uses
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -949,6 +950,16 @@ def test_queries_continue_with_pending_rows(tmp_path: Path) -> None:
     assert second is not None
     assert (second.num_computed, second.num_pending, version) == (2, 0, second.version)
     assert lengths._follow(version) == (None, version)
+
+
+def test_one_round_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run beside a query of the same process would compute the same rows twice."""
+    uses = unlocked_uses(monkeypatch, Derivation, {"_run_round"})
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=3)
+    assert lengths._follow(None)[1] == -1
+    assert lengths.run().num_pending == 0
+    assert uses == set()
 
 
 class BusyTable(Local):
