@@ -152,9 +152,6 @@ def returned(values: Any, kind: pa.DataType) -> list[Any]:
         (pd.DataFrame({"o": [np.array([1.0, 2.0])]}), pa.list_(pa.float32(), 2), [[1, 2]]),
         (pa.array([1.5, None]), pa.float32(), [1.5, None]),
         (pa.chunked_array([[1], [2]]), pa.int8(), [1, 2]),
-        (pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([[1], [2]]))), pa.int8(), [1, 2]),
-        (np.array([[1, 2], [3, 4]], np.float32), TENSOR, [[1, 2], [3, 4]]),
-        ([[1, 2], np.array([3.0, 4.0])], TENSOR, [[1, 2], [3, 4]]),
         ([np.array([1.0, 2.0], np.float32)], pa.list_(pa.float32(), 2), [[1, 2]]),
         (WithColumns(o=[1, 2], n=[3, 4]), pa.int8(), [1, 2]),
     ],
@@ -329,6 +326,21 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
     assert num_accepted
 
 
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([[1], [2]]))), pa.int8(), [1, 2]),
+        (np.array([[1, 2], [3, 4]], np.float32), TENSOR, [[1, 2], [3, 4]]),
+        ([[1, 2], np.array([3.0, 4.0])], TENSOR, [[1, 2], [3, 4]]),
+    ],
+)
+def test_chunks_and_tensors_are_accepted(
+    values: Any, kind: pa.DataType, expected: list[Any]
+) -> None:
+    """A series of pandas may have Arrow's chunks, and a tensor is a list with a shape."""
+    assert returned(values, kind) == expected
+
+
 def test_whole_half_floats_become_integers() -> None:
     """They are compared with what they become, although Arrow compares no half floats."""
     halves = np.array([1, 2048], np.float16)
@@ -345,7 +357,7 @@ def test_tables_are_mappings_of_columns() -> None:
         as_outputs(whole.slice(2), outputs, 2)
 
 
-class OldFrame(pd.DataFrame):
+class OldFrame(pd.DataFrame):  # type: ignore[misc]  # pandas has no types here
     """A frame of pandas before 2.2, which offers no stream."""
 
     @property
