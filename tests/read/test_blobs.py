@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from lance_stream.errors import (
     UntrustedLocationError,
 )
 from lance_stream.read import blob_locations
+from lance_stream.read.blobs import take_blobs
 from lance_stream.read.fragment import BATCH_BYTES
+from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.blobs import DESCRIPTION_V2, PREPARED_V2, as_v1, as_v2
-from lance_stream.schema.fields import Field, Schema
+from lance_stream.schema.fields import Field, Schema, assign_ids
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.locations import open_store
 from lance_stream.table.paths import blob_file_path
@@ -631,6 +634,20 @@ def test_later_blob_columns_are_null(tmp_path: Path) -> None:
     assert (first.read(), second) == (b"x" * 20, None)
     with pytest.raises(InvalidInputError, match="column 'id' has no blobs; columns with blobs: b"):
         ds.take_blobs("id", row_offsets=[0])
+
+
+def test_nested_blobs_have_paths(tmp_path: Path) -> None:
+    """The reference writes blobs in structs, and those in lists have no number of a row."""
+    table = lance_stream.create_dataset(tmp_path / "t", schema_of()).table
+    nested = pa.struct([pa.field("c", pa.large_binary(), metadata=SMALL), ("d", pa.int8())])
+    schema = pa.schema({"s": nested, "t": pa.struct({"u": nested}), "l": pa.list_(nested)})
+    fields = assign_ids(from_arrow(schema))
+    table = replace(table, manifest=replace(table.manifest, schema=fields))
+    for column in ("s.c", "t.u.c"):
+        assert take_blobs(table, column, row_offsets=[]) == []
+    for column in ("s", "s.d", "t.u", "l", "l.c"):
+        with pytest.raises(InvalidInputError, match=r"has no blobs; .* with blobs: s\.c, t\.u\.c$"):
+            take_blobs(table, column, row_offsets=[])
 
 
 def test_truncated_blob_files_are_reported(tmp_path: Path) -> None:

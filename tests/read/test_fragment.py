@@ -1,6 +1,7 @@
 """Rows of one fragment, read by row offset."""
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream.errors import CorruptDataError
+from lance_stream._proto import table_pb2
+from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.read import fragment
 from lance_stream.read.fragment import FragmentReader, read_unit
 from lance_stream.read.units import WorkUnit, unit_of
@@ -78,6 +80,7 @@ def test_short_text_does_not_halve_batches(tmp_path: Path, monkeypatch: pytest.M
 
 
 TEN = pa.table({"n": np.arange(10)})
+PACKED = {"packed": "true"}
 
 
 @pytest.fixture
@@ -140,6 +143,75 @@ def test_damaged_fragments_are_refused(ten: WorkUnit) -> None:
     assert numbers_of(empty) == []
     unknown = replace(ten, fragment=encode_fragment(replace(stored, physical_rows=0)))
     assert numbers_of(unknown) == [list(range(10))]
+
+
+@pytest.mark.parametrize("stated", [9, 10, 11])
+def test_files_have_the_stated_rows(ten: WorkUnit, stated: int) -> None:
+    """Otherwise rows would be lost, or get the row ids of others."""
+    stored = replace(decode_fragment(ten.fragment), physical_rows=stated)
+    unit = replace(ten, fragment=encode_fragment(stored))
+    if stated == 10:
+        assert numbers_of(unit) == [list(range(10))]
+        return
+    message = f"has 10 rows, but fragment 0 of version 1 should have {stated}"
+    for changes in ({}, {"offsets": np.array([0, 8], np.uint32)}, {"filter": "n = 3"}):
+        with pytest.raises(CorruptDataError, match=message):
+            numbers_of(replace(unit, **changes))
+
+
+def test_overlaid_values_are_refused(ten: WorkUnit) -> None:
+    """The data files still have the values that an overlay replaces."""
+    message = table_pb2.DataFragment.FromString(ten.fragment)
+    message.overlays.add(committed_version=1).data_file.path = "overlay.lance"
+    unit = replace(ten, fragment=message.SerializeToString())
+    with pytest.raises(UnsupportedFeatureError, match="fragment 0 of version 1 has data overlay"):
+        FragmentReader(unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("true", range(10)),
+        ("false", ()),
+        ("_rowid > 6", (7, 8, 9)),
+        ("_rowaddr = 2 OR _rowid = 3", (2, 3)),
+        ("n > 4 AND _rowid < 7", (5, 6)),
+        ("_row_created_at_version > 1", ()),
+    ],
+)
+@pytest.mark.parametrize("offsets", [None, list(range(10))])
+def test_conditions_need_no_stored_column(
+    ten: WorkUnit, text: str, expected: Sequence[int], offsets: list[int] | None
+) -> None:
+    """A condition may be constant, or about what the manifest states of a row."""
+    chosen = None if offsets is None else np.array(offsets, np.uint32)
+    batches = numbers_of(replace(ten, filter=text, offsets=chosen))
+    assert [number for batch in batches for number in batch] == list(expected)
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_packed_structs_are_one_column(version: str) -> None:
+    """The columns after it are counted from it, so that none may be counted for its fields."""
+    packed = pa.field("s", pa.struct({"a": pa.int64(), "b": pa.int64()}), metadata=PACKED)
+    schema = pa.schema([packed, pa.field("n", pa.int64())])
+    rows = pa.Table.from_pylist([{"s": {"a": 1, "b": 2}, "n": 3}], schema)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", rows, file_version=version)
+    for columns, expected in (
+        (("s", "n"), {"s": {"a": 1, "b": 2}, "n": 3}),
+        (("n",), {"n": 3}),
+        (("s.b",), {"s": {"b": 2}}),
+    ):
+        (batch,) = read_unit(unit_of(ds.table, 0, columns=columns))
+        assert batch.to_pylist() == [expected]
+
+
+def test_columns_without_values_have_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file has pages of a column that was added without values."""
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", TEN)
+    ds = ds.add_columns(pa.field("later", pa.int64()))
+    monkeypatch.setattr(fragment, "BATCH_BYTES", 8 * 4)
+    batches = list(read_unit(unit_of(ds.table, 0, columns=("later",))))
+    assert [batch["later"].null_count for batch in batches] == [4, 4, 2]
 
 
 @pytest.mark.parametrize(

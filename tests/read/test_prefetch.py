@@ -1,16 +1,21 @@
 """Several threads read batches ahead of their consumer."""
 
 import threading
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import lance_stream
 from lance_stream.byte_ranges import ByteRange
+from lance_stream.read import prefetch
 from lance_stream.read.fragment import BATCH_BYTES
-from lance_stream.read.prefetch import BatchRead, read_ahead
+from lance_stream.read.prefetch import BatchRead, plan_batches, read_ahead
+from lance_stream.read.units import unit_of
 from lance_stream.storage import local_store
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.storage.store import NUM_READERS
@@ -81,3 +86,17 @@ def test_batches_of_any_size_are_read(num_threads: int, sizes: list[int]) -> Non
         for batch, size in zip(batches, sizes, strict=True)
     ]
     assert list(read_ahead(iter([*reads, empty]), num_threads)) == batches
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_units_without_rows_are_passed(monkeypatch: pytest.MonkeyPatch, empty: int) -> None:
+    """Far stores select the rows of the next units ahead, of which a unit may have none."""
+    monkeypatch.setattr(prefetch, "num_readers", lambda _units: NUM_READERS + 1)
+    ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"n": [1, 2, 3]}))
+    unit = unit_of(ds.table, 0, columns=("n",))
+    units = [replace(unit, stop=0 if index == empty else 1 + index) for index in range(3)]
+    planned = list(plan_batches(units))
+    assert [batch.unit_index for batch in planned] == [n for n in range(3) if n != empty]
+    assert [batch.selection.num_rows for batch in planned] == [
+        1 + n for n in range(3) if n != empty
+    ]

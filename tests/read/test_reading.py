@@ -343,3 +343,17 @@ def test_other_numbers_of_rows_are_refused(numbers: Any, why: str) -> None:
     ds = lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", pa.table({"id": [5, 6, 7]}))
     with pytest.raises(InvalidInputError, match=why):
         ds.take(numbers)
+
+
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("column", ["_row_created_at_version", "_row_last_updated_at_version"])
+def test_row_versions_need_stable_ids(stable: bool, column: str) -> None:
+    """Without them no version is recorded, and a condition would match rows by chance."""
+    uri = f"memory://{uuid.uuid4()}/t"
+    ds = lance_stream.create_dataset(uri, pa.table({"n": [1, 2]}), stable_row_ids=stable)
+    assert ds.count_rows("_rowid >= 0 AND n > 1") == 1
+    if stable:
+        assert ds.count_rows(f"{column} = 1 AND n > 1") == 1
+        return
+    with pytest.raises(InvalidInputError, match=f"filter names '{column}', but .* no stable row"):
+        ds.count_rows(f"n > 1 AND {column} = 1")
