@@ -1,5 +1,6 @@
 """Rows of one fragment, read by row offset."""
 
+import shutil
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -203,6 +204,29 @@ def test_packed_structs_are_one_column(version: str) -> None:
     ):
         (batch,) = read_unit(unit_of(ds.table, 0, columns=columns))
         assert batch.to_pylist() == [expected]
+
+
+@pytest.mark.parametrize(
+    ("version", "metadata"),
+    [("2.0", PACKED), ("2.1", None), ("2.1", PACKED), ("2.2", None), ("2.2", PACKED)],
+)
+def test_later_files_replace_columns(
+    tmp_path: Path, version: str, metadata: dict[str, str] | None
+) -> None:
+    """Lance 0.10 left a replaced column in its old file, under the same field id."""
+    struct = pa.field("s", pa.struct({"a": pa.int64()}), metadata=metadata)
+    schema = pa.schema([struct, ("n", pa.int64()), ("l", pa.list_(pa.int64()))])
+    rows = [{"s": {"a": number}, "n": number, "l": [number]} for number in (1, 2)]
+    units = []
+    for folder, row in zip(("old", "new"), rows, strict=True):
+        table = pa.Table.from_pylist([row], schema)
+        ds = lance_stream.create_dataset(tmp_path / folder, table, file_version=version)
+        units.append(unit_of(ds.table, 0, columns=("s", "n", "l")))
+    old, new = (decode_fragment(unit.fragment).files[0] for unit in units)
+    shutil.copy(tmp_path / "new" / "data" / new.path, tmp_path / "old" / "data" / new.path)
+    both = replace(decode_fragment(units[0].fragment), files=(old, new))
+    (batch,) = read_unit(replace(units[0], fragment=encode_fragment(both)))
+    assert batch.to_pylist() == rows[1:]
 
 
 def test_columns_without_values_have_batches(monkeypatch: pytest.MonkeyPatch) -> None:
