@@ -726,8 +726,12 @@ def test_bridges_may_lack_a_time(tmp_path: Path) -> None:
     )
     forget(ds, 2)
     units = follow(ds, replace(APPENDED, fail_on_data_loss=False)).units(Position(1), Position(3))
-    read = [row for batch in read_changes(units) for row in batch.to_pylist()]
-    assert [(row["id"], row["_commit_timestamp"]) for row in read] == [(0, LONG_AGO), (1, LONG_AGO)]
+    times = {
+        row["id"]: row["_commit_timestamp"]
+        for batch in read_changes(units)
+        for row in batch.to_pylist()
+    }
+    assert times == {0: LONG_AGO, 1: LONG_AGO}
 
 
 def test_appended_rows_keep_their_versions(ds: Dataset) -> None:
