@@ -23,7 +23,7 @@ from lance_stream import (
     derive,
 )
 from lance_stream.byte_ranges import ByteRange
-from lance_stream.derived import computing, derivation
+from lance_stream.derived import computing, derivation, same_table
 from lance_stream.derived.computing import Local
 from lance_stream.derived.derivation import Derivation
 from lance_stream.derived.progress import read_progress
@@ -929,6 +929,9 @@ def test_queries_follow_every_foreign_version(tmp_path: Path, kind: str) -> None
     assert report.source_version == ds.version
     assert report.version == ds.version + (2 if kind == "beside a writer" else 1)
     assert version == ds.version + (kind == "alone")
+    progress = read_progress(lance_stream.open_dataset(values.uri).config, "length")
+    assert progress is not None
+    assert progress.through == version
     if table:
         assert lengths._follow(version) == (None, version)
         lance_stream.open_dataset(uri).update({"text": "'xy'"}, where="id = 2")
@@ -962,6 +965,46 @@ def test_one_round_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert lengths._follow(None)[1] == -1
     assert lengths.run().num_pending == 0
     assert uses == set()
+
+
+@pytest.mark.parametrize("event", ["restore", "drop", "swap"])
+def test_events_while_computing_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    """A restore brings back rows that were not computed yet, and their versions are old; values
+    may belong to columns that have gone, or have changed their names.
+    """
+    monkeypatch.setattr(  # the restored rows are in a fragment that was replaced
+        same_table,
+        "fragments_that_stay",
+        lambda _table, addresses, *_, **__: np.zeros(len(addresses), bool),
+    )
+    uri = str(tmp_path / "t.lance")
+    ds = lance_stream.create_dataset(uri, pa.table({"a": [1, 2, 3], "b": [10, 20, 30]}))
+    events: list[Callable[[], object]] = []
+
+    def quotients(batch: pa.RecordBatch) -> list[str]:
+        while events:
+            events.pop()()
+        return [f"{row['a']}/{row['b']}" for row in batch.to_pylist()]
+
+    derived = derive(uri, {"text": pa.string()}, quotients, ["a", "b"], function_version="1")
+    derived.run()
+    pending = lance_stream.open_dataset(uri).update({"a": "7"}, where="b = 10")
+    derived.run()
+    ds = lance_stream.open_dataset(uri).update({"a": "8"}, where="b = 20")
+    events.append(
+        {
+            "restore": lambda: ds.restore(pending.version),
+            "drop": lambda: ds.drop_columns(["text", "text_state"]),
+            "swap": lambda: ds.rename_columns({"a": "b", "b": "a"}),
+        }[event]
+    )
+    derived.run()
+    assert not events
+    assert derived.status().is_current
+    for row in lance_stream.open_dataset(uri).to_table().to_pylist():
+        assert row["text"] == f"{row['a']}/{row['b']}"
 
 
 class BusyTable(Local):

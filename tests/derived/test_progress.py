@@ -10,6 +10,7 @@ from lance_stream.derived.progress import (
     PREFIX,
     PendingRange,
     Progress,
+    committed,
     config_key,
     encode,
     read_all,
@@ -52,6 +53,12 @@ def test_entries_without_renewal_renew_nothing() -> None:
     entry = {name: value for name, value in json.loads(ENTRY).items() if name != "renews"}
     progress = read_progress({config_key("a"): json.dumps(entry)}, "a")
     assert progress == replace(PROGRESS, renews=False)
+
+
+def test_commits_move_progress_to_themselves() -> None:
+    """If no version of others is in between, nothing before the commit is checked again."""
+    assert committed(PROGRESS, 9, is_next=True) == replace(PROGRESS, through=9, derived_versions=())
+    assert committed(PROGRESS, 9, is_next=False) == replace(PROGRESS, derived_versions=(8, 9))
 
 
 def test_damaged_entries_hide_no_others() -> None:
