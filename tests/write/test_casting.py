@@ -149,6 +149,41 @@ def test_items_behind_null_lists_are_dropped(num_hidden: int, expected: pa.DataT
     assert result.column(0).to_pylist() == [[1.0, 2.0], None, [3.0, 4.0]]
 
 
+@pytest.mark.parametrize(
+    "target",
+    [pa.list_(pa.uint8()), pa.large_list(pa.uint8()), pa.list_(pa.uint8(), 1), "map"],
+    ids=str,
+)
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_values_behind_nulls_are_ignored(target: pa.DataType | str, is_hidden: bool) -> None:
+    """No row has them, so they must not fail a write, however wrong they are."""
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+    buffers = [pa.py_buffer(bytes([0b101 if is_hidden else 0b111])), offsets.buffers()[1]]
+    numbers = pa.array([1, 999, 3], pa.int16())
+    columns: list[tuple[pa.DataType, pa.Array]] = [(pa.list_(pa.int16()), numbers)]
+    expected: list[Any] = [[1], None, [3]]
+    if target == "map":
+        target = pa.map_(pa.string(), pa.uint8())
+        expected = [[("a", 1)], None, [("c", 3)]]
+        pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.int16())])
+        keys = pa.array(["a", None, "c"])
+        columns = [(pa.list_(pair), pa.StructArray.from_arrays([keys, numbers], fields=list(pair)))]
+        entry = [pair.field("key").with_nullable(False), pair.field("value")]
+        keys = pa.array(["a", "b", "c"])  # Arrow itself has no maps with null keys
+        entries = pa.StructArray.from_arrays([keys, numbers], fields=entry)
+        columns.append((pa.map_(pa.string(), pa.int16()), entries))
+    for kind, items in columns:
+        lists = pa.Array.from_buffers(kind, 3, buffers, children=[items])
+        batch = pa.record_batch({"a": lists})
+        if is_hidden:
+            (column,) = cast_batch(batch, pa.schema([("a", target)])).columns
+            column.validate(full=True)
+            assert column.to_pylist() == expected
+        else:
+            with pytest.raises(InvalidInputError, match="column 'a"):
+                cast_batch(batch, pa.schema([("a", target)]))
+
+
 def test_timestamps_keep_their_instant() -> None:
     """Another zone or unit must not shift the moment."""
     source = pa.timestamp("us", "America/New_York")

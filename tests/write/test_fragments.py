@@ -154,6 +154,17 @@ def test_files_have_at_least_one_column(tmp_path: Path) -> None:
     assert list((tmp_path / "t").rglob("*.lance")) == []
 
 
+def test_unknown_encodings_are_not_used(tmp_path: Path) -> None:
+    """Another program may have set an option that only it knows, which must not fail writes."""
+    to = target(tmp_path)
+    first, second = to.schema.fields
+    unknown = replace(second, metadata={"lance-encoding:compression": b"brotli"})
+    schema = replace(to.schema, fields=(first, unknown))
+    (written,) = write_fragments(batches(3), replace(to, schema=schema))
+    assert written.physical_rows == 3
+    assert written.files[0].field_ids == (first.id, second.id)
+
+
 @pytest.mark.parametrize("limit", [{"max_rows_per_file": 0}, {"max_bytes_per_file": 0}])
 def test_file_limits_are_at_least_one(tmp_path: Path, limit: dict[str, int]) -> None:
     """A limit of zero would create files without end."""

@@ -28,7 +28,7 @@ from lance_stream.maintenance.compaction.background import (
     Turns,
 )
 from lance_stream.maintenance.compaction.plan import CompactionRules
-from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_locally
+from lance_stream.maintenance.compaction.rewrites import RewriteTask, write_locally, write_task
 from lance_stream.maintenance.verification.verify import verify
 from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment import Fragment
@@ -276,6 +276,30 @@ def test_stopped_rounds_leave_no_files(where: str) -> None:
     assert isinstance(last_round(compaction).error, StoppedError)
     assert num_files(ds.table) == before
     assert ds.table.log.latest() == ds.version
+
+
+@pytest.mark.parametrize("where", ["in the thread", "on workers"])
+def test_stopped_rounds_write_no_more(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing all files takes minutes, for which the end of a program must not wait."""
+    rules = CompactionRules(2, max_deleted_fraction=-1.0)
+    compaction, stop = BackgroundCompaction(1, rules), threading.Event()
+    table = new_table().append(rows(1, 2)).append(rows(3, 4)).table
+    begun: list[RewriteTask] = []
+
+    def write_until_stopped(task: RewriteTask, **checks: Any) -> list[Fragment]:
+        begun.append(task)
+        stop.set()
+        return write_task(task, **checks)
+
+    def write_all(tasks: Sequence[RewriteTask]) -> Iterator[list[Fragment]]:
+        yield from map(write_until_stopped, tasks)
+
+    monkeypatch.setattr(background, "write_task", write_until_stopped)
+    on_workers = write_all if where == "on workers" else None
+    outcome = compaction._run(table, rules, on_workers, stop)
+    assert isinstance(outcome.error, StoppedError)
+    assert len(begun) == 1
+    assert num_files(table) == 2
 
 
 def test_unreadable_tables_are_logged(
