@@ -210,6 +210,26 @@ def test_the_interval_counts_version_numbers() -> None:
     """Zero means every commit, as in the reference."""
     assert [version for version in range(1, 8) if due_cleanup({INTERVAL: "3"}, version)] == [3, 6]
     assert due_cleanup({INTERVAL: "0"}, 5) == due_cleanup({INTERVAL: "+1"}, 5) == AutoCleanup()
+    assert due_cleanup({OLDER_THAN: "0s", RETAIN_VERSIONS: "1"}, 5) is None
+
+
+def test_entries_can_be_removed() -> None:
+    """A removed entry has no value to check."""
+    ds = create(interval="1", older_than="1h", retain_versions="5")
+    ds = ds.update_config({INTERVAL: "2", OLDER_THAN: None, RETAIN_VERSIONS: None})
+    assert ds.table.manifest.config == {INTERVAL: "2"}
+
+
+def test_numbers_are_those_of_the_reference() -> None:
+    """Its integers have 64 bits; ages beyond what Python can express are as old as possible."""
+    config = {INTERVAL: "1", RETAIN_VERSIONS: f"{2**64 - 1}"}
+    assert due_cleanup(config, 5) == AutoCleanup(retain_versions=2**64 - 1)
+    with pytest.raises(InvalidInputError, match="must be a whole number"):
+        due_cleanup({INTERVAL: f"{2**64}"}, 5)
+    longest = due_cleanup({INTERVAL: "1", OLDER_THAN: "99999999999y"}, 5)
+    assert longest is not None
+    assert longest.older_than is not None
+    assert longest.older_than > timedelta(999_999_990)
 
 
 def test_logged_failures_are_bounded(

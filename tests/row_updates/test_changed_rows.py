@@ -9,11 +9,20 @@ import pytest
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.environment import MACHINE
-from lance_stream.row_updates.changed_rows import chosen_rows, deleted_rows, without_rows
+from lance_stream.row_updates.changed_rows import (
+    chosen_rows,
+    deleted_rows,
+    moved_lineage,
+    row_ids_of,
+    with_moved_lineage,
+    without_rows,
+)
 from lance_stream.snapshot.files.open_files import clear_deleted_offsets
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import NUM_READERS
 from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.lineage.row_ids import decode_row_ids
+from lance_stream.table.lineage.row_versions import decode_row_versions
 from lance_stream.table.paths import deletion_file_path
 
 ROWS = pa.table({"a": [0, 1, 2, 3]})
@@ -103,3 +112,23 @@ def test_removed_deletion_files_are_unknown(ds: Dataset) -> None:
     ds.table.store.delete(deletion_file_path(before.id, before.deletion_file))
     clear_deleted_offsets()
     assert deleted_rows(ds.table, before, now) is None
+
+
+def test_moved_rows_keep_their_lineage(ds: Dataset) -> None:
+    """The change feed and the key index follow a row by its id, wherever it moves."""
+    addresses = chosen_rows(ds.table, "a IN (2, 3, 5, 7)")
+    assert addresses.tolist() == [2, 3, (1 << 32) + 1, (1 << 32) + 3]
+    lineage = moved_lineage(ds.table, addresses)
+    assert lineage.row_ids.tolist() == row_ids_of(ds.table, addresses).tolist() == [2, 3, 5, 7]
+    assert lineage.created_at.tolist() == [1, 1, 2, 2]
+    nothing = moved_lineage(ds.table, addresses[:0])
+    assert (len(nothing.row_ids), len(nothing.created_at)) == (0, 0)
+    written = [Fragment(0, (), num_rows) for num_rows in (3, 2, 1)]  # two of the rows are new
+    first, second, third = with_moved_lineage(written, lineage)
+    assert isinstance(first.row_ids, bytes)
+    assert isinstance(second.row_ids, bytes)
+    assert decode_row_ids(first.row_ids).to_array().tolist() == [2, 3, 5]
+    assert decode_row_ids(second.row_ids).to_array().tolist() == [7]
+    assert decode_row_versions(first.created_at_versions, 3).to_array().tolist() == [1, 1, 2]
+    assert decode_row_versions(second.created_at_versions, 1).to_array().tolist() == [2]
+    assert third == written[2]

@@ -23,9 +23,10 @@ from lance_stream.table.fragments.fragment import (
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.lineage.row_ids import RowIdSequence, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
+from lance_stream.table.manifest import Manifest
 from lance_stream.table.operations.moved_rows import Rewrite
 from lance_stream.table.operations.operation import Operation
-from lance_stream.table.operations.rows import Append, Overwrite, Update
+from lance_stream.table.operations.rows import Append, Delete, Overwrite, Update
 from lance_stream.table.operations.versions import Restore
 
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.string())])
@@ -260,6 +261,66 @@ def test_rows_that_an_operation_cannot_write(
     monkeypatch.setattr(row_counts, "MAX_ROWS", num_rows - 1)
     if row_ids in ([3, 10], [9, 10]):
         assert count_changed_rows(older, newer, operation) is None
+
+
+@pytest.mark.parametrize("unstated", ["before", "after", "neither"])
+@pytest.mark.parametrize("stable_row_ids", [False, True])
+def test_deletes_need_both_counts(
+    stable_row_ids: bool, unstated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are what the live rows of both versions differ by."""
+    monkeypatch.setattr(row_counts, "MAX_ROWS", 0)
+    ds = new_table(stable_row_ids=stable_row_ids).append(rows(0, 1, 2)).append(rows(3, 4))
+    before, after = ds.table.manifest, ds.delete("id = 0 OR id = 3").table.manifest
+    if unstated == "before":
+        before = with_first(before, physical_rows=0)
+    if unstated == "after":
+        after = with_first(after, physical_rows=0)
+    expected = ChangedRowCounts(deleted=2) if unstated == "neither" else None
+    assert count_changed_rows(before, after, object.__new__(Delete)) == expected
+
+
+def with_first(manifest: Manifest, **changes: Any) -> Manifest:
+    """Return a version whose first fragment differs."""
+    first, *others = manifest.fragments
+    return replace(manifest, fragments=FragmentList.of([replace(first, **changes), *others]))
+
+
+def test_first_versions_may_lack_counts() -> None:
+    """All rows of the first version are new, as many as it states."""
+    first = new_table().append(rows(0, 1)).append(rows(2)).table.manifest
+    assert count_changed_rows(None, first, None) == ChangedRowCounts(3)
+    assert count_changed_rows(None, with_first(first, physical_rows=0), None) is None
+
+
+@pytest.mark.parametrize(("max_rows", "is_known"), [(9, False), (10, True)])
+def test_small_changes_are_compared(
+    max_rows: int, is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any operation may have changed them, which is found row by row."""
+    monkeypatch.setattr(row_counts, "MAX_ROWS", max_rows)
+    ds = new_table().append(rows(0, 1, 2, 3)).append(rows(4))
+    newer = ds.update({"x": "'b'"}, where="id >= 0").table.manifest  # five rows, before and after
+    expected = ChangedRowCounts(0, 5, 0) if is_known else None
+    assert count_changed_rows(ds.table.manifest, newer, None) == expected
+
+
+def test_hidden_lineage_is_not_read() -> None:
+    """It is in files, so the manifests do not show which rows were moved."""
+    older = new_table().append(rows(0, 1)).table.manifest
+    newer = with_first(older.successor(), id=9, row_ids=HIDDEN)
+    assert count_changed_rows(older, newer, UPDATE) is None
+
+
+def test_columns_that_return_change_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old fragments may still have the values of a dropped column."""
+    monkeypatch.setattr(row_counts, "MAX_ROWS", 0)
+    ds = new_table().append(rows(0, 1))
+    newer = ds.table.manifest.successor()
+    older = ds.drop_columns("x").table.manifest
+    older = replace(older, version=newer.version - 1, fragments=newer.fragments)
+    assert count_changed_rows(newer, newer.successor(), UPDATE) == ChangedRowCounts()
+    assert count_changed_rows(older, newer, UPDATE) is None
 
 
 def _ids(row_ids: list[int]) -> bytes:

@@ -1,11 +1,18 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lance_stream.errors import CorruptDataError, UnsupportedFeatureError
 from lance_stream.schema.fields import Schema
 from lance_stream.table import feature_flags as flags
-from lance_stream.table.fragments.fragment import DeletionFile, DeletionFileType, Fragment
+from lance_stream.table.fragments.fragment import (
+    LINEAGE_FIELD_IDS,
+    DeletionFile,
+    DeletionFileType,
+    Fragment,
+    LineageColumn,
+)
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest
 
 EMPTY = Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.2"))
@@ -59,6 +66,10 @@ def test_flags_follow_from_content() -> None:
     assert flags.flags_for(replace(EMPTY, config={"a": "b"})) == (0, 8)
     assert flags.flags_for(replace(EMPTY, base_paths=(BasePath(0, "/x"),))) == (16, 16)
     assert flags.flags_for(replace(EMPTY, fragments=FragmentList.of([DELETED_ROWS]))) == (1, 1)
+    for name, number in LINEAGE_FIELD_IDS.items():
+        lineage: dict[str, Any] = {name: LineageColumn(number, None)}
+        hidden = FragmentList.of([Fragment(0, (), 5, **lineage)])
+        assert flags.flags_for(replace(EMPTY, fragments=hidden)) == (1 << 11, 1 << 11)
 
 
 def test_only_table_flags_are_inherited() -> None:

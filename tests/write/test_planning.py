@@ -87,7 +87,10 @@ def test_only_some_errors_are_repeated(
     batch: Any = object() if has_batch else None
     attempt = attempt_that(*errors)
     if isinstance(result, int):
-        assert replan_on_conflict(attempt, batch, PATIENT) == result
+        delays: list[float] = []
+        environment = replace(MACHINE, sleep=delays.append)
+        assert replan_on_conflict(attempt, batch, environment) == result
+        assert len(delays) == sum(isinstance(error, CommitConflictError) for error in errors)
         return
     with pytest.raises(Exception) as raised:  # noqa: PT011  # the error itself is compared
         replan_on_conflict(attempt, batch, PATIENT)
@@ -215,6 +218,10 @@ def test_a_batch_is_committed_once() -> None:
     assert (second.is_new, second.table.version, second.already_committed_in) == (False, 3, 2)
     assert values_of(second.table) == [1, 2, 3]
     assert files_of(table) == named_files(newest)
+    assert (first.attempts, second.attempts) == (1, 1)
+    operation, _ = planned_append(table)  # its caller deletes the files
+    assert not commit_planned(table, operation, micro_batch=micro_batch()).is_new
+    assert len(files_of(table)) == len(named_files(newest)) + 1
     third = commit_planned(table, planned_append(table)[0], micro_batch=micro_batch(1))
     assert (third.is_new, third.table.version) == (True, 4)
     assert values_of(third.table) == [1, 1, 2, 2, 3]
@@ -262,7 +269,7 @@ def test_commits_have_all_their_entries(has_batch: bool) -> None:
     of_batch = micro_batch().batch
     entry = ledger_entries.read_entry(manifest.config, "app")
     assert (entry is not None and entry.batch_id == 0) == has_batch
-    assert (transaction.uuid == of_batch.uuid) == has_batch
+    assert (uuid.UUID(transaction.uuid) == uuid.UUID(of_batch.uuid)) == has_batch
     assert (transaction.properties.items() >= of_batch.properties.items()) == has_batch
 
 
