@@ -1,6 +1,8 @@
 """Data files: how rows are cut into them, and that a failed write leaves none."""
 
 import pickle
+import threading
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +14,11 @@ import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.file.versions import FileVersion
 from lance_stream.schema.arrow_schemas import from_arrow
-from lance_stream.schema.fields import assign_ids
+from lance_stream.schema.blobs import as_v2
+from lance_stream.schema.fields import Field, Schema, assign_ids
 from lance_stream.storage.locations import open_store
+from lance_stream.storage.memory_store import MemoryStore
+from lance_stream.storage.store import BytesLike
 from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 from lance_stream.verbs.append import append_fragments
 from lance_stream.write.fragments import (
@@ -25,6 +30,7 @@ from lance_stream.write.fragments import (
     write_fragments,
     write_target,
 )
+from lance_stream.write.uploads import Uploads
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.float32())])
 
@@ -182,6 +188,70 @@ def test_files_of_failed_writes_are_deleted(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="'id' must not be null"):
         write_fragments(rows(), target(tmp_path, max_rows_per_file=10))
     assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_side_files_of_failed_writes_are_deleted(tmp_path: Path) -> None:
+    """The large blobs of a data file are in a folder of their own."""
+    limits = {"lance-encoding:blob": b"true", "lance-encoding:blob-inline-size-threshold": b"3"}
+    fields = (as_v2(Field("b", "large_binary", metadata=limits)), Field("id", "int64"))
+    to = replace(target(tmp_path, max_rows_per_file=1), schema=assign_ids(Schema(fields)))
+
+    def files() -> list[Path]:
+        return [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"b": pa.array([b"12345"] * 2, pa.large_binary()), "id": [1, 2]})
+        assert len(files()) == 4
+        yield pa.record_batch({"id": ["three"]})
+
+    with pytest.raises(InvalidInputError, match="column 'id' is string"):
+        write_fragments(rows(), to)
+    assert files() == []
+
+
+class SlowStore(MemoryStore):
+    """Files are closed in the background, and exist only some time later."""
+
+    def __init__(self) -> None:
+        super().__init__(f"/{uuid.uuid4()}")
+        self.may_close = threading.Event()
+
+    @property
+    def closes_slowly(self) -> bool:
+        return True
+
+    def write(self, path: str, data: BytesLike, *, is_hint: bool = False) -> None:
+        assert self.may_close.wait(10)
+        super().write(path, data, is_hint=is_hint)
+
+
+def test_files_are_closed_in_the_background(tmp_path: Path) -> None:
+    """A request to a remote store takes as long as many rows."""
+    store = SlowStore()
+    with Uploads(store) as uploads:
+        to = replace(target(tmp_path, max_rows_per_file=2), store=store)
+        fragments = write_fragments(batches(3), to, uploads)
+        assert [fragment.physical_rows for fragment in fragments] == [2, 1]
+        assert list(store.list("")) == []
+        store.may_close.set()
+        uploads.wait()
+    assert store.list_names("data") == sorted(fragment.files[0].path for fragment in fragments)
+
+
+def test_failed_writes_wait_for_their_files(tmp_path: Path) -> None:
+    """A file that is closed only after the others were deleted would stay."""
+    store = SlowStore()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches(1, 1)
+        threading.Timer(0.1, store.may_close.set).start()
+        yield pa.RecordBatch.from_pydict({"id": ["three"]})
+
+    to = replace(target(tmp_path, max_rows_per_file=1), store=store)
+    with Uploads(store) as uploads, pytest.raises(InvalidInputError, match="column 'id' is string"):
+        write_fragments(rows(), to, uploads)
+    assert store.may_close.is_set()
+    assert list(store.list("")) == []
 
 
 def test_unknown_columns_create_no_file(tmp_path: Path) -> None:

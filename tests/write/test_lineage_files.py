@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import pytest
 
 import lance_stream
 from lance_stream import CorruptDataError, Dataset, InvalidInputError, RetryableConflictError
+from lance_stream.file.writer import FileWriter
 from lance_stream.maintenance.compaction.plan import CompactionRules
 from lance_stream.maintenance.compaction.rewrites import RewriteTask, prepare, write_task
-from lance_stream.table.fragments.fragment import Fragment
+from lance_stream.table.fragments.fragment import LINEAGE_FIELD_IDS, Fragment, LineageColumn
 from lance_stream.table.lineage.row_ids import decode_row_ids, encode_row_ids
 from lance_stream.table.lineage.row_versions import RowVersionSequence, encode_row_versions
 from lance_stream.upsert import attempts
@@ -105,10 +107,39 @@ def test_unassigned_row_ids_are_refused(ds: Dataset) -> None:
     planned = upserted(inline, 900).table.manifest.fragments[1]
     table = ds.table.at(replace(ds.table.manifest, next_row_id=9))
     planned = replace(planned, physical_rows=decode_row_ids(planned.row_ids).num_ids)
+    versions = RowVersionSequence.from_array(np.arange(500, dtype=np.uint64) % 2)
+    stamps, few = encode_row_versions(versions), encode_row_ids(np.arange(500, dtype=np.uint64))
+    valid = Fragment(0, (), 500, row_ids=few, created_at_versions=stamps)
+    assert with_lineage_files(table, [valid])[0].has_hidden_lineage
     before = files_of(ds)
     with pytest.raises(CorruptDataError, match="the table is damaged"):
-        with_lineage_files(table, [planned])
+        with_lineage_files(table, [valid, planned])
     assert files_of(ds) == before
+
+
+def test_lineage_reads_back_from_files(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another id or version would be that of another row; and long lineage has several pages."""
+    monkeypatch.setattr(lineage_files, "FileWriter", partial(FileWriter, max_page_bytes=1000))
+    dice = np.random.default_rng(1)
+    ids = dice.permutation(NUM_ROWS)[:3000].astype(np.uint64)
+    created, updated = dice.integers(1, 3, (2, 3000)).astype(np.uint64)
+    fragment = Fragment(
+        0,
+        (),
+        3000,
+        row_ids=encode_row_ids(ids),
+        created_at_versions=encode_row_versions(RowVersionSequence.from_array(created)),
+        last_updated_at_versions=encode_row_versions(RowVersionSequence.from_array(updated)),
+    )
+    (hidden_fragment,) = with_lineage_files(ds.table, [fragment])
+    for name in LINEAGE_FIELD_IDS:
+        assert isinstance(getattr(hidden_fragment, name), LineageColumn)
+    created_at = hidden_fragment.created_at_versions
+    updated_at = hidden_fragment.last_updated_at_versions
+    table = ds.table
+    assert (table.row_ids(hidden_fragment).to_array() == ids).all()
+    assert (table.row_versions(hidden_fragment, created_at).to_array() == created).all()
+    assert (table.row_versions(hidden_fragment, updated_at).to_array() == updated).all()
 
 
 def test_losing_upserts_leave_no_files(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
