@@ -5,6 +5,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 import lance_stream
 from lance_stream import InvalidInputError
 from lance_stream.file.versions import FileVersion
+from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
 from lance_stream.schema.blobs import as_v2
 from lance_stream.schema.fields import Field, Schema, assign_ids
@@ -21,6 +23,7 @@ from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.storage.store import BytesLike
 from lance_stream.table.fragments.fragment import decode_fragment, encode_fragment
 from lance_stream.verbs.append import append_fragments
+from lance_stream.write import fragments as fragments_module
 from lance_stream.write.fragments import (
     WriteTarget,
     _BatchQueue,
@@ -101,6 +104,50 @@ def test_a_file_ends_at_its_size(tmp_path: Path, size_bytes: int, num_batches: i
         taken += 1
         rows.size_bytes = size_bytes
     assert taken == num_batches
+
+
+def test_all_pages_of_a_file_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before the last one are written while rows arrive, and a hole would be other rows."""
+    monkeypatch.setattr(fragments_module, "FileWriter", partial(FileWriter, max_page_bytes=200))
+    ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
+    fragments = write_fragments(batches(300, 1, 300), write_target(ds.table))
+    (path,) = (tmp_path / "t" / "data").iterdir()
+    assert path.stat().st_size == fragments[0].files[0].size_bytes
+    ds = lance_stream.Dataset(append_fragments(ds.table, fragments).table)
+    assert ds.to_table()["id"].to_pylist() == list(range(601))
+
+
+BLOB_LIMITS = {"lance-encoding:blob": "true", "lance-encoding:blob-inline-size-threshold": "3"}
+BLOBS = [b"12345", None, b"678901", b"abcd", b"xy"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "files"),
+    [
+        ({}, [5]),
+        ({"max_rows_per_file": 3}, [3, 2]),
+        ({"max_rows_per_file": 1}, [1] * 5),
+        ({"max_bytes_per_file": 5}, [1, 2, 2]),
+        ({"max_bytes_per_file": 6}, [3, 2]),
+        ({"max_bytes_per_file": 11}, [3, 2]),
+        ({"max_bytes_per_file": 12}, [4, 1]),
+        ({"max_bytes_per_file": 16}, [5]),
+    ],
+)
+def test_blobs_count_for_a_files_size(
+    tmp_path: Path, limits: dict[str, int], files: list[int]
+) -> None:
+    """Their bytes are beside the data file, also if a file ends in the middle of a batch."""
+    field = pa.field("b", pa.large_binary(), metadata=BLOB_LIMITS)
+    ds = lance_stream.create_dataset(tmp_path / "t", pa.schema([field]))
+    column = pa.array(BLOBS, pa.large_binary())
+    rows = [pa.record_batch({"b": column})]
+    if "max_bytes_per_file" in limits:
+        rows = [pa.record_batch({"b": column[at : at + 1]}) for at in range(len(BLOBS))]
+    fragments = write_fragments(rows, replace(write_target(ds.table), **limits))
+    assert [fragment.physical_rows for fragment in fragments] == files
+    ds = lance_stream.Dataset(append_fragments(ds.table, fragments).table)
+    assert [blob and bytes(blob) for blob in ds.to_table()["b"].to_pylist()] == BLOBS
 
 
 STRUCT = pa.struct([("a", pa.int64())])
