@@ -216,8 +216,8 @@ def test_the_interval_counts_version_numbers() -> None:
 def test_entries_can_be_removed() -> None:
     """A removed entry has no value to check."""
     ds = create(interval="1", older_than="1h", retain_versions="5")
-    ds = ds.update_config({INTERVAL: "2", OLDER_THAN: None, RETAIN_VERSIONS: None})
-    assert ds.table.manifest.config == {INTERVAL: "2"}
+    ds = ds.update_config(dict.fromkeys([INTERVAL, OLDER_THAN, RETAIN_VERSIONS]))
+    assert ds.table.manifest.config == {}
 
 
 def test_numbers_are_those_of_the_reference() -> None:

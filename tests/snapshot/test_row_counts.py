@@ -293,15 +293,15 @@ def test_first_versions_may_lack_counts() -> None:
     assert count_changed_rows(None, with_first(first, physical_rows=0), None) is None
 
 
-@pytest.mark.parametrize(("max_rows", "is_known"), [(9, False), (10, True)])
+@pytest.mark.parametrize(("max_rows", "is_counted"), [(9, False), (10, True)])
 def test_small_changes_are_compared(
-    max_rows: int, is_known: bool, monkeypatch: pytest.MonkeyPatch
+    max_rows: int, is_counted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any operation may have changed them, which is found row by row."""
     monkeypatch.setattr(row_counts, "MAX_ROWS", max_rows)
     ds = new_table().append(rows(0, 1, 2, 3)).append(rows(4))
     newer = ds.update({"x": "'b'"}, where="id >= 0").table.manifest  # five rows, before and after
-    expected = ChangedRowCounts(0, 5, 0) if is_known else None
+    expected = ChangedRowCounts(0, 5, 0) if is_counted else None
     assert count_changed_rows(ds.table.manifest, newer, None) == expected
 
 

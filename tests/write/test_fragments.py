@@ -106,7 +106,7 @@ def test_a_file_ends_at_its_size(tmp_path: Path, size_bytes: int, num_batches: i
     assert taken == num_batches
 
 
-def test_all_pages_of_a_file_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pages_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those before the last one are written while rows arrive, and a hole would be other rows."""
     monkeypatch.setattr(fragments_module, "FileWriter", partial(FileWriter, max_page_bytes=200))
     ds = lance_stream.create_dataset(tmp_path / "t", SCHEMA)
@@ -237,7 +237,7 @@ def test_files_of_failed_writes_are_deleted(tmp_path: Path) -> None:
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_side_files_of_failed_writes_are_deleted(tmp_path: Path) -> None:
+def test_failed_writes_delete_side_files(tmp_path: Path) -> None:
     """The large blobs of a data file are in a folder of their own."""
     limits = {"lance-encoding:blob": b"true", "lance-encoding:blob-inline-size-threshold": b"3"}
     fields = (as_v2(Field("b", "large_binary", metadata=limits)), Field("id", "int64"))
