@@ -126,7 +126,9 @@ def test_moved_rows_keep_their_lineage(ds: Dataset) -> None:
     written = [Fragment(0, (), num_rows) for num_rows in (3, 2, 1)]  # two of the rows are new
     first, second, third = with_moved_lineage(written, lineage)
     assert isinstance(first.row_ids, bytes)
+    assert isinstance(first.created_at_versions, bytes)
     assert isinstance(second.row_ids, bytes)
+    assert isinstance(second.created_at_versions, bytes)
     assert decode_row_ids(first.row_ids).to_array().tolist() == [2, 3, 5]
     assert decode_row_ids(second.row_ids).to_array().tolist() == [7]
     assert decode_row_versions(first.created_at_versions, 3).to_array().tolist() == [1, 1, 2]

@@ -36,6 +36,7 @@ def test_ranges_have_all_of_their_rows(in_memory: bool, monkeypatch: pytest.Monk
     rows = sort_rows(batches) if in_memory else write_sorted(batches, store)
     assert rows.num_rows == 13
     assert (rows.path == "", rows.data != b"") == (in_memory, in_memory)
+    assert rows.num_bytes == (len(rows.data) if in_memory else store.size(rows.path))
     every = [word for words in WORDS for word in words]
     ends = sorted({0, 2, 10, *every})
     for first in ends:
@@ -70,7 +71,7 @@ def rows_of(bundles: Sequence[tuple[int, int, int]]) -> SortedRows:
     ]
     return SortedRows(
         bundles=np.array(spans, np.int64).reshape(-1, 3),
-        words=np.array([(first, first) for first, _, _ in bundles], np.uint64).reshape(-1, 2),
+        words=np.array([(first, first + 3) for first, _, _ in bundles], np.uint64).reshape(-1, 2),
     )
 
 
@@ -84,16 +85,19 @@ def rows_of(bundles: Sequence[tuple[int, int, int]]) -> SortedRows:
         ([(0, 1, 50), (10, 1, 50), (20, 1, 1)], 1, [0, 20]),
         ([(0, 1, 50), (10, 1, 51), (20, 1, 49)], 1, [0, 10]),
         ([(0, 1, 99), (10, 7, 1), (20, 1, 1)], 1, [0, 20]),
+        ([(0, 9, 1), (10, 4, 1), (20, 4, 1), (30, 1, 1)], 1, [0, 10, 30]),
+        ([(0, 9, 1), (10, 1, 50), (20, 1, 50), (30, 1, 1)], 1, [0, 10, 30]),
         ([(0, 9, 1), (10, 9, 1), (20, 1, 101)], 1, [0, 10, 20]),
         ([(5, 9, 1), (5, 9, 1), (5, 9, 1)], 1, [0]),
         ([(5, 9, 1), (5, 9, 1), (6, 9, 1)], 1, [0, 6]),
+        ([(5, 9, 1), (6, 9, 1), (7, 9, 1)], 1, [0, 6, 7]),
         ([(1, 9, 1), (9, 9, 1), (15, 9, 1), (17, 1, 1)], 8, [0, 8, 16]),
         ([(1, 9, 1), (7, 9, 1)], 8, [0]),
     ],
     ids=[
         "none", "one", "as many rows", "a row too many", "as many bytes", "a byte too many",
-        "either limit", "large bundles", "equal words", "the next word", "multiples",
-        "one multiple",
+        "either limit", "as many rows again", "as many bytes again", "large bundles",
+        "equal words", "the next word", "the next words", "multiples", "one multiple",
     ],
 )  # fmt: skip
 def test_ranges_are_cut_by_size(
@@ -105,3 +109,5 @@ def test_ranges_are_cut_by_size(
     apart = [rows_of([bundle]) for bundle in reversed(bundles)]
     for rows in [rows_of(bundles)], [SortedRows(), *apart]:
         assert cut_ranges(rows, 8, 100, multiple) == expected
+        if multiple == 1:
+            assert cut_ranges(rows, 8, 100) == expected

@@ -12,7 +12,7 @@ import pytest
 from lance_stream.errors import InvalidInputError
 from lance_stream.schema.fields import BLOB_KEY
 from lance_stream.schema.types.json_columns import as_jsonb, with_text
-from lance_stream.write.casting import cast_batch, check_castable
+from lance_stream.write.casting import cast_batch, check_castable, check_rows_fit
 
 
 def sent(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,23 +158,31 @@ def test_items_behind_null_lists_are_dropped(num_hidden: int, expected: pa.DataT
 def test_values_behind_nulls_are_ignored(target: pa.DataType | str, is_hidden: bool) -> None:
     """No row has them, so they must not fail a write, however wrong they are."""
     offsets = pa.array([0, 1, 2, 3], pa.int32())
-    buffers = [pa.py_buffer(bytes([0b101 if is_hidden else 0b111])), offsets.buffers()[1]]
-    numbers = pa.array([1, 999, 3], pa.int16())
-    columns: list[tuple[pa.DataType, pa.Array]] = [(pa.list_(pa.int16()), numbers)]
-    expected: list[Any] = [[1], None, [3]]
+    buffers = [pa.py_buffer(bytes([0b110 if is_hidden else 0b111])), offsets.buffers()[1]]
+    numbers = pa.array([999, 1, 3], pa.int16())
+    vectors = pa.FixedSizeListArray.from_arrays(
+        numbers, 1, mask=pa.array([is_hidden, False, False])
+    )
+    lists = pa.Array.from_buffers(pa.list_(pa.int16()), 3, buffers, children=[numbers])
+    arrays: list[pa.Array] = [lists, vectors]
+    expected: list[Any] = [None, [1], [3]]
     if target == "map":
         target = pa.map_(pa.string(), pa.uint8())
-        expected = [[("a", 1)], None, [("c", 3)]]
         pair = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.int16())])
-        keys = pa.array(["a", None, "c"])
-        columns = [(pa.list_(pair), pa.StructArray.from_arrays([keys, numbers], fields=list(pair)))]
+        keys = pa.array([None, "b", "c"])
+        pairs = pa.StructArray.from_arrays([keys, numbers], fields=list(pair))
+        expected = [None, [("b", 1)], [("c", 3)]]
         entry = [pair.field("key").with_nullable(False), pair.field("value")]
         keys = pa.array(["a", "b", "c"])  # Arrow itself has no maps with null keys
         entries = pa.StructArray.from_arrays([keys, numbers], fields=entry)
-        columns.append((pa.map_(pa.string(), pa.int16()), entries))
-    for kind, items in columns:
-        lists = pa.Array.from_buffers(kind, 3, buffers, children=[items])
-        batch = pa.record_batch({"a": lists})
+        kind = pa.map_(pa.string(), pa.int16())
+        arrays = [
+            pa.Array.from_buffers(pa.list_(pair), 3, buffers, children=[pairs]),
+            pa.Array.from_buffers(kind, 3, buffers, children=[entries]),
+        ]
+    for array in arrays:
+        batch = pa.record_batch({"a": array})
+        assert cast_batch(batch[:0], pa.schema([("a", target)])).num_rows == 0
         if is_hidden:
             (column,) = cast_batch(batch, pa.schema([("a", target)])).columns
             column.validate(full=True)
@@ -236,6 +244,10 @@ REFUSED_BY_TYPE = [
     (pa.timestamp("us"), pa.date32()),
     (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)),
     (pa.list_(pa.float64()), pa.list_(pa.float32())),
+    (pa.struct([("x", pa.int64())]), pa.struct([("x", pa.int8())])),
+    (pa.list_(pa.struct([("x", pa.int64())]), 2), pa.list_(pa.struct([("x", pa.int8())]))),
+    (pa.map_(pa.int64(), pa.string()), pa.map_(pa.int8(), pa.string())),
+    (pa.map_(pa.string(), pa.list_(pa.int64())), pa.map_(pa.string(), pa.list_(pa.int8()))),
     (pa.int8(), pa.list_(pa.int8())),
     (pa.list_(pa.int8()), pa.struct([("x", pa.int8())])),
     (pa.struct([("x", pa.int8())]), pa.int8()),
@@ -496,10 +508,9 @@ def test_columns_match_by_name() -> None:
 
 def test_unknown_columns_are_refused_by_name() -> None:
     """Dropping a column silently would lose data; parts of structs count as well."""
-    with pytest.raises(InvalidInputError, match=r"no column 'c'; it has: a"):
-        check_castable(
-            pa.schema([("a", pa.int64()), ("c", pa.int8())]), pa.schema([("a", pa.int64())])
-        )
+    for check in check_castable, check_rows_fit:
+        with pytest.raises(InvalidInputError, match=r"no column 'c'; it has: a"):
+            check(pa.schema([("a", pa.int64()), ("c", pa.int8())]), pa.schema([("a", pa.int64())]))
     with pytest.raises(InvalidInputError, match=r"no column 'a\.y'"):
         check_castable(
             pa.schema([("a", pa.struct([("y", pa.int8())]))]),
@@ -560,6 +571,43 @@ def test_nulls_below_a_null_are_allowed() -> None:
         [pa.array([{"item": 1}, None]), pa.array([[1], None])], names=["a", "b"]
     )
     assert cast_batch(batch, expected).to_pylist() == batch.to_pylist()
+
+
+FORBIDDEN_NULLS = {
+    "struct": pa.array([{"item": 1}, {"item": None}, {"item": 3}], pa.struct([NOT_NULL])),
+    "list": pa.array([[1, 2], [None], [3]], pa.list_(NOT_NULL)),
+    "large list": pa.array([[1, 2], [None], [3]], pa.large_list(NOT_NULL)),
+    "vector": pa.array([[1], [None], [3]], pa.list_(NOT_NULL, 1)),
+    "map": pa.array([[("a", 1), ("b", 2)], [("c", None)], [("d", 3)]], pa.map_("string", NOT_NULL)),
+}
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN_NULLS)
+def test_only_nulls_of_the_rows_count(kind: str) -> None:
+    """A batch is often a slice, whose buffers have the values of other rows, too."""
+    column = FORBIDDEN_NULLS[kind]
+    table = pa.schema([pa.field("a", column.type)])
+    for start, stop in (0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 0), (3, 3):
+        batch = pa.record_batch({"a": column[start:stop]})
+        if start <= 1 < stop:
+            with pytest.raises(InvalidInputError, match=r"column 'a\.item' must not be null"):
+                cast_batch(batch, table)
+        else:
+            assert cast_batch(batch, table)["a"].to_pylist() == column.to_pylist()[start:stop]
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN_NULLS)
+def test_hidden_nulls_are_not_forbidden(kind: str) -> None:
+    """A null struct, list or map may have any values below it."""
+    column = FORBIDDEN_NULLS[kind]
+    buffers = [pa.py_buffer(bytes([0b101]))]
+    below = column.field(0) if kind == "struct" else column.values
+    if kind not in ("struct", "vector"):
+        buffers.append(column.offsets.buffers()[1])
+    hidden = pa.Array.from_buffers(column.type, 3, buffers, children=[below])
+    rows = cast_batch(pa.record_batch({"a": hidden}), pa.schema([pa.field("a", column.type)]))
+    first, _, last = column.to_pylist()
+    assert rows["a"].to_pylist() == [first, None, last]
 
 
 def test_fitting_values_are_not_copied() -> None:
