@@ -2,12 +2,15 @@
 
 import uuid
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from lance_stream.schema.blobs import as_v2
+from lance_stream.schema.blobs import DEDICATED, INLINE, PACKED, as_v2
 from lance_stream.schema.fields import Field, Schema
+from lance_stream.storage.locations import open_store
 from lance_stream.storage.memory_store import MemoryStore
 from lance_stream.table.paths import blob_file_path
 from lance_stream.write.blob_files import BlobFiles
@@ -30,6 +33,13 @@ PATH = "data/a.lance"
 def batch_of(sizes: list[int | None]) -> pa.RecordBatch:
     blobs = [None if size is None else bytes([size]) * size for size in sizes]
     return pa.record_batch({"b": pa.array(blobs, pa.large_binary()), "n": range(len(sizes))})
+
+
+def kind_of(size: int | None) -> int | None:
+    """Return how a blob of a size is described in a batch with larger ones."""
+    if size is None:
+        return None
+    return INLINE if size <= 3 else PACKED if size <= 6 else DEDICATED
 
 
 def contents(store: MemoryStore, count: int) -> list[bytes]:
@@ -62,11 +72,13 @@ def test_blobs_are_stored_by_size(
                 batch = batch_of(part)
                 prepared = blobs.prepare(batch)
                 assert prepared.column(1).equals(batch.column(1))
-                described += (
-                    [(None, value) for value in batch.column(0).to_pylist()]
-                    if prepared.column(0).equals(batch.column(0))
-                    else [(row, row and row["data"]) for row in prepared.column(0).to_pylist()]
-                )
+                rows = prepared.column(0).to_pylist()
+                if max(size or 0 for size in part) <= 3:
+                    assert prepared.equals(batch)
+                    described += [(None, value) for value in rows]
+                else:
+                    assert [row and row["kind"] for row in rows] == list(map(kind_of, part))
+                    described += [(row, row and row["data"]) for row in rows]
             blobs.close()
         for size, (row, data), position in zip(
             sizes, described, positions or [None] * len(sizes), strict=True
@@ -78,16 +90,30 @@ def test_blobs_are_stored_by_size(
             b"".join(bytes([size]) * size for size in file) for file in files
         ]
         assert blobs.size_bytes == sum(sum(file) for file in files)
+        assert len(store.list("")) == len(files)
+
+
+def test_nulls_need_no_side_files() -> None:
+    """A column may have no inline blobs but empty ones."""
+    (field, other) = SCHEMA.fields
+    metadata = {**field.metadata, "lance-encoding:blob-inline-size-threshold": b"0"}
+    store = MemoryStore(f"/{uuid.uuid4()}")
+    with BlobFiles(store, PATH, Schema((replace(field, metadata=metadata), other))) as blobs:
+        batch = batch_of([None, 0])
+        assert blobs.prepare(batch).equals(batch)
+        blobs.close()
+    assert list(store.list("")) == []
 
 
 @pytest.mark.parametrize("sizes", [[0], [4], [9, 4, 9]])
-def test_failed_writes_delete_all_side_files(sizes: list[int | None]) -> None:
-    """No data file refers to them."""
-    store = MemoryStore(f"/{uuid.uuid4()}")
-    with suppress(KeyError), BlobFiles(store, PATH, SCHEMA) as blobs:
-        blobs.prepare(batch_of(sizes))
-        raise KeyError("the source broke")
-    assert list(store.list("")) == []
+def test_failed_writes_delete_all_side_files(sizes: list[int | None], tmp_path: Path) -> None:
+    """No data file refers to them; and on a disk, an open file has another name."""
+    for store in MemoryStore(f"/{uuid.uuid4()}"), open_store(tmp_path):
+        with suppress(KeyError), BlobFiles(store, PATH, SCHEMA) as blobs:
+            blobs.prepare(batch_of(sizes))
+            raise KeyError("the source broke")
+        assert list(store.list("")) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_other_tables_have_no_side_files() -> None:

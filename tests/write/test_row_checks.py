@@ -318,6 +318,7 @@ def test_errors_count_rows_in_words(ids: list[int | None], counted: str) -> None
     checked = CheckedBatches([pa.RecordBatch.from_pydict({"id": ids}, table)], RowRules(table))
     assert len(list(checked)) == 1
     assert counted in str(checked.bad.error("t", 2, ""))
+    assert checked.bad.rows.num_rows == 1  # an example
 
 
 @pytest.mark.parametrize("column", ["id", "at"])
