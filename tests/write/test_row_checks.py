@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from lance_stream.ledger.row_digests import digest_of
 from lance_stream.write import row_checks
 from lance_stream.write.row_checks import (
     BadRows,
+    Check,
     CheckedBatches,
     RowRules,
     as_checks,
@@ -137,7 +139,14 @@ def test_null_conditions_are_not_met():
     """A condition passes only if it is true, unlike a CHECK constraint in SQL."""
     rules = RowRules(pa.schema([("a", pa.int64())]), as_checks("a >= 0"))
     batch = pa.RecordBatch.from_pydict({"a": [1, None, -1]})
-    assert rules.judge(batch).good.column(0).to_pylist() == [1]
+    verdict = rules.judge(batch)
+    assert verdict.good.column(0).to_pylist() == [1]
+    assert verdict.bad["message"].to_pylist() == ["the condition 'a >= 0' is null"]
+    rules = replace(rules, keeps_rows=True)
+    assert rules.judge(batch[1:]).bad["message"].to_pylist() == [
+        "the condition 'a >= 0' is null",
+        "the condition 'a >= 0' is false",
+    ]
     rules = RowRules(rules.stored, as_checks("a IS NULL OR a >= 0"))
     assert rules.judge(batch).good.column(0).to_pylist() == [1, None]
 
@@ -277,6 +286,14 @@ def test_nulls_in_required_parts_are_reported():
     assert verdict.bad["reason"].to_pylist() == ["null"]
 
 
+def test_conditions_take_several_forms() -> None:
+    """Most rows have none, and a condition without a name is its own."""
+    assert as_checks(None) == as_checks([]) == as_checks({}) == ()
+    one, two = Check("a > 0", "a > 0"), Check("small", "b < 9")
+    assert as_checks("a > 0") == as_checks(["a > 0"]) == (one,)
+    assert as_checks({"a > 0": "a > 0", "small": "b < 9"}) == (one, two)
+
+
 @pytest.mark.parametrize(
     ("expect", "problem"),
     [
@@ -285,6 +302,7 @@ def test_nulls_in_required_parts_are_reported():
         ({"a": None}, "expect must be"),
         ({"": "a > 0"}, "expect must be"),
         (b"a > 0", "expect must be"),
+        (b"", "expect must be"),
         ("a >", "is not a SQL expression"),
         ("true", "names no column"),
         ("null", "names no column"),
