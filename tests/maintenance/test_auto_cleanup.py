@@ -185,6 +185,8 @@ def test_invalid_entries_are_refused(key: str, value: str) -> None:
     with pytest.raises(InvalidInputError, match=key):
         create().update_config({key: value})
     with pytest.raises(InvalidInputError, match=key):
+        create().update_config({INTERVAL: "3", key: value})
+    with pytest.raises(InvalidInputError, match=key):
         lance_stream.create_dataset(f"memory://{uuid.uuid4()}/t", ROWS, config={key: value})
 
 

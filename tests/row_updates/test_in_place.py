@@ -153,6 +153,23 @@ def test_in_place_updates_move_no_rows(wide: lance_stream.Dataset, uri: str) -> 
     assert rows_of(changed)[-1] == {"id": 500, "price": -1.0, "place": None, "blob": None}
 
 
+def test_rows_get_their_own_values(wide: lance_stream.Dataset) -> None:
+    """A batch has rows of several fragments, in any order."""
+    ids = [150, 3, 199, 7, 100, 99, 5]
+    values = [-float(number) for number in ids]
+    changed = wide.upsert(pa.table({"id": ids, "price": values}), on="id")
+    assert is_in_place(changed)
+    assert all(fragment.deletion_file is None for fragment in changed.table.manifest.fragments)
+    expected = [-float(number) if number in ids else float(number) for number in range(200)]
+    assert [row["price"] for row in rows_of(changed)] == expected
+    places = [{"x": -number} for number in ids]
+    moved = changed.upsert(pa.table({"id": ids, "place": places}), on="id")
+    assert is_in_place(moved)
+    assert [row["place"] for row in rows_of(moved)] == [
+        {"x": -number if number in ids else number, "y": str(number)} for number in range(200)
+    ]
+
+
 def test_no_other_column_is_read(
     uri: str, wide: lance_stream.Dataset, bytes_read: Counter[str]
 ) -> None:
@@ -195,6 +212,22 @@ def test_deleted_rows_may_keep_forbidden_nulls(uri: str, version: str) -> None:
     assert is_in_place(again)
     assert again.to_table(["price"])["price"].to_pylist()[:5] == [2.0, 2.0, 0.0, 2.0, 0.0]
     assert lance.dataset(uri).to_table(["id", "price"]).equals(again.to_table(["id", "price"]))
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_deleted_structs_may_keep_forbidden_nulls(uri: str, version: str) -> None:
+    """A part of a struct may have become non-nullable, too."""
+    places = [{"x": None, "y": ""}, None, *({"x": number, "y": ""} for number in range(18))]
+    rows = wide_rows(0, 20).set_column(2, "place", pa.array(places))
+    ds = lance_stream.create_dataset(uri, rows, file_version=version).delete("id < 2")
+    strict = ds.alter_columns(
+        {"path": "place.x", "nullable": False}, {"path": "place", "nullable": False}
+    )
+    changed = strict.upsert(pa.table({"id": [3], "place": [{"x": -7, "y": "new"}]}), on="id")
+    assert is_in_place(changed)
+    expected = [*places[2:3], {"x": -7, "y": "new"}, *places[4:]]
+    assert changed.to_table(["place"])["place"].to_pylist() == expected
+    assert check_feed(strict, changed)["update_postimage"] == 1
 
 
 def test_deletes_share_the_version_of_updates(wide: lance_stream.Dataset) -> None:
@@ -599,9 +632,9 @@ def test_struct_columns_of_old_files_move(uri: str) -> None:
     rows = pa.table({"id": [1, 2], "n": [1, 2], "s": [{"a": 1}, None]})
     for version, can_stay in (("2.0", False), ("2.1", True)):
         table = lance_stream.create_dataset(f"{uri}{version}", rows.schema, version).table
-        for name, stays in (("n", True), ("s", can_stay)):
-            fields = columns_that_may_stay(table, [name], [], 1)
-            assert [field.name for field in fields] == [name] * stays
+        for names, stays in ((["n"], True), (["s"], can_stay), (["n", "s"], can_stay)):
+            fields = columns_that_may_stay(table, names, [], 1)
+            assert [field.name for field in fields] == names * stays
 
 
 def test_many_new_values_move(wide: lance_stream.Dataset) -> None:
@@ -631,6 +664,7 @@ def test_rows_of_long_lineage_move(
             monkeypatch.setattr(in_place, "limit_of", lambda _, limit=limit: limit)
             stays = fragments_that_stay(table, changed, fields)
             assert stays.tolist() == [expected and is_cheaper] * 3 + [is_cheaper]
+            assert fragments_that_stay(table, changed, fields, at_any_cost=True).all()
 
 
 def test_sizes_are_read_if_not_stated(wide: lance_stream.Dataset) -> None:

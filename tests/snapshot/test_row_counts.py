@@ -286,6 +286,19 @@ def with_first(manifest: Manifest, **changes: Any) -> Manifest:
     return replace(manifest, fragments=FragmentList.of([replace(first, **changes), *others]))
 
 
+def test_deleted_new_rows_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row ids of a new fragment do not show which of its rows are live."""
+    monkeypatch.setattr(row_counts, "MAX_ROWS", 0)
+    ds = new_table().append(rows(0, 1, 2, 3))
+    older, newer = ds.table.manifest, ds.append(rows(4, 5)).table.manifest
+    deletion = DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 1, 1)
+    newer = with_first(newer, deletion_file=deletion)
+    assert count_changed_rows(older, newer, UPDATE) == ChangedRowCounts(2, 0, 1)
+    first, new = newer.fragments
+    fragments = FragmentList.of([first, replace(new, deletion_file=deletion)])
+    assert count_changed_rows(older, replace(newer, fragments=fragments), UPDATE) is None
+
+
 def test_first_versions_may_lack_counts() -> None:
     """All rows of the first version are new, as many as it states."""
     first = new_table().append(rows(0, 1)).append(rows(2)).table.manifest

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from lance_stream.table.fragments.fragment import (
     LineageColumn,
 )
 from lance_stream.table.manifest import BasePath, DataFormat, FragmentList, Manifest
+from lance_stream.table.manifest_fields import FIELDS, Treatment
+from lance_stream.table.messages import wire
 
 EMPTY = Manifest(1, Schema(), FragmentList(), DataFormat("lance", "2.2"))
 DELETED_ROWS = Fragment(0, (), 5, DeletionFile(DeletionFileType.ARROW_ARRAY, 1, 2, 3))
@@ -26,6 +29,28 @@ def with_flags(reader: int, writer: int) -> Manifest:
 def test_every_flag_bit_is_decided() -> None:
     """A gap in the table of flags would be a feature nobody decided about."""
     assert list(flags.FLAGS) == [1 << index for index in range(18)]
+
+
+def test_supported_features_are_listed() -> None:
+    """Ignoring any other one would return wrong rows, or damage the table."""
+    for supported in (
+        [flag.can_read for flag in flags.FLAGS.values()],
+        [flag.can_write for flag in flags.FLAGS.values()],
+    ):
+        assert list(compress(range(18), supported)) == [0, 1, 2, 3, 4, 5, 7, 8, 10, 11]
+
+
+def test_fields_count_like_flags() -> None:
+    """A manifest may have a field that only writers must know."""
+    field = next(
+        number
+        for number, rule in FIELDS["Manifest"].items()
+        if rule.treatment is Treatment.REFUSED_BY_WRITERS
+    )
+    manifest = replace(EMPTY, unknown=wire.frame(field, b"x"))
+    flags.check_readable(manifest)
+    with pytest.raises(UnsupportedFeatureError, match=f"cannot be written: field {field}"):
+        flags.check_writable(manifest)
 
 
 @pytest.mark.parametrize("bit", [1 << number for number in range(64)])
@@ -76,6 +101,8 @@ def test_only_table_flags_are_inherited() -> None:
     """Flags such as stable row ids are properties of the table, others end with their content."""
     old = 1 | 2 | 4 | 8 | 16 | 32 | 128 | 256 | 1024
     assert flags.flags_for(with_flags(old, old)) == (2 | 256 | 1024,) * 2
+    for words in (2 | 256 | 1024, 0), (0, 2 | 256 | 1024):
+        assert flags.flags_for(with_flags(*words)) == (2 | 256 | 1024,) * 2
     indexed = replace(with_flags(128, 128), index_section=b"")
     assert flags.flags_for(indexed) == (128, 128)
 

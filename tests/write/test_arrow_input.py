@@ -90,10 +90,22 @@ def test_unconvertible_pandas_objects_are_refused(data: Any, message: str) -> No
         read_input(data)
 
 
-@pytest.mark.parametrize("data", [5, "text", {"a": [1]}, [], [TABLE], [1], None], ids=repr)
-def test_unsupported_input_is_refused(data: Any) -> None:
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (5, "a int has no rows and columns"),
+        ("text", "a str has no rows"),
+        (b"bytes", "a bytes has no rows"),
+        ({"a": [1]}, "a dict has no rows"),
+        (None, "a NoneType has no rows"),
+        ([], "expected record batches, but it is empty"),
+        ([TABLE], "expected record batches, but it contains a Table"),
+        ([1], "expected record batches, but it contains a int"),
+    ],
+)
+def test_unsupported_input_is_refused(data: Any, message: str) -> None:
     """A dict or list of tables has no single meaning as rows."""
-    with pytest.raises(InvalidInputError):
+    with pytest.raises(InvalidInputError, match=message):
         read_input(data)
 
 

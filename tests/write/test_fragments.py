@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import InvalidInputError
+from lance_stream import InvalidInputError, UnsupportedFeatureError
 from lance_stream.file.versions import FileVersion
 from lance_stream.file.writer import FileWriter
 from lance_stream.schema.arrow_schemas import from_arrow
@@ -72,14 +73,15 @@ def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: li
     assert stored == sorted(fragment.files[0].size_bytes for fragment in fragments)
 
 
-def test_files_are_cut_by_size(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("max_bytes", "files"), [(100, [300, 300, 300]), (1 << 20, [900])])
+def test_files_are_cut_by_size(
+    tmp_path: Path, max_bytes: int, files: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A million wide rows would make files too large for an object store."""
-    rows = (
-        pa.RecordBatch.from_pydict({"id": range(1 << 20), "x": pa.nulls(1 << 20, pa.float32())})
-        for _ in range(3)
-    )
-    fragments = write_fragments(rows, target(tmp_path, max_bytes_per_file=1 << 20))
-    assert len(fragments) == 3
+    monkeypatch.setattr(fragments_module, "FileWriter", partial(FileWriter, max_page_bytes=200))
+    rows = batches(300, 300, 300)
+    fragments = write_fragments(rows, target(tmp_path, max_bytes_per_file=max_bytes))
+    assert [fragment.physical_rows for fragment in fragments] == files
 
 
 def test_files_of_one_row_are_allowed(tmp_path: Path) -> None:
@@ -302,11 +304,27 @@ def test_failed_writes_wait_for_their_files(tmp_path: Path) -> None:
 
 
 def test_unknown_columns_create_no_file(tmp_path: Path) -> None:
-    """The schema is checked before the first file is opened."""
-    rows = [pa.RecordBatch.from_pydict({"id": [1], "y": [2]})]
-    with pytest.raises(InvalidInputError, match="no column 'y'"):
-        write_fragments(rows, target(tmp_path))
+    """The schema is checked before the first file is opened, also that of batches without rows."""
+    rows = pa.RecordBatch.from_pydict({"id": [1], "y": [2]})
+    for batch in rows, rows[:0]:
+        with pytest.raises(InvalidInputError, match="no column 'y'"):
+            write_fragments([batch], target(tmp_path))
     assert not (tmp_path / "data").exists()
+    with pytest.raises(InvalidInputError, match="no column 'y'"):
+        write_fragments([*batches(1), rows[:0]], target(tmp_path))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_only_writable_tables_are_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that no commit can add must not be written."""
+    table = lance_stream.create_dataset(tmp_path / "t", SCHEMA).table
+    newer = replace(table.manifest, writer_feature_flags=1 << 40)
+    with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
+        write_target(table.at(newer))
+    error = InvalidInputError("its versions are published elsewhere")
+    monkeypatch.setattr(type(table.log), "check_may_follow", Mock(side_effect=error))
+    with pytest.raises(InvalidInputError, match="published elsewhere"):
+        write_target(table)
 
 
 def test_workers_write_and_the_driver_commits(tmp_path: Path) -> None:

@@ -242,6 +242,27 @@ def test_json_values_are_readable_and_exact():
     }
 
 
+def test_only_instants_have_a_zone() -> None:
+    """A reader must see whether a time is local; all are written in UTC."""
+    kinds = pa.timestamp("s"), pa.timestamp("s", "UTC"), pa.timestamp("ms", "Europe/Paris")
+    arrays = [pa.array([0, None], kind) for kind in kinds]
+    texts, _ = rows_to_json(pa.RecordBatch.from_arrays(arrays, ["a", "b", "c"]))
+    assert json.loads(texts[0]) == {
+        "a": "1970-01-01T00:00:00",
+        "b": "1970-01-01T00:00:00Z",
+        "c": "1970-01-01T00:00:00.000Z",
+    }
+
+
+def test_vectors_of_other_lengths_are_refused() -> None:
+    """Items must not move into the next row, although their total number fits."""
+    empty = pa.nulls(0, pa.list_(pa.int8(), 2))
+    _, types = rows_to_json(pa.RecordBatch.from_arrays([empty], ["a"]))
+    texts = [json.dumps({"a": value}) for value in ([1], [2, 3, 4], [5, 6])]
+    with pytest.raises(CorruptDataError, match="a list does not have 2 items"):
+        rows_from_json(texts, types)
+
+
 def test_invalid_utf8_survives_json():
     """JSON holds Unicode only, and the invalid text is the very reason for the quarantine."""
     plain = pa.array([b"\xff\xfe", b"ok", None])
@@ -258,6 +279,14 @@ def test_damaged_json_rows_are_refused(text):
     _, types = rows_to_json(pa.RecordBatch.from_pydict({"a": [1]}))
     with pytest.raises(CorruptDataError):
         rows_from_json([text], types)
+
+
+def test_damaged_types_are_refused() -> None:
+    """They decide what the values mean."""
+    texts, types = rows_to_json(pa.RecordBatch.from_pydict({"a": [1]}))
+    for damaged in ("", "AAAA", types[:40], f"{types[:8]}%%%%{types[8:]}"):
+        with pytest.raises(CorruptDataError, match="a row in quarantine is damaged"):
+            rows_from_json(texts, damaged)
 
 
 def test_types_without_json_form_are_refused():

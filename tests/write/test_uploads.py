@@ -82,6 +82,62 @@ def test_failures_wait_for_running_closes() -> None:
     assert closed.is_set()
 
 
+class CountedFile:
+    """A file that records what becomes of it, and may fail to be closed."""
+
+    def __init__(self, *, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.calls: list[str] = []
+        self.seconds, self.error = seconds, error
+
+    def close(self) -> None:
+        time.sleep(self.seconds)
+        self.calls.append("closed" if threading.current_thread() is THIS else "closed elsewhere")
+        if self.error is not None:
+            raise self.error
+
+    def abort(self) -> None:
+        self.calls.append("discarded")
+
+
+THIS = threading.current_thread()
+
+
+def uploads_to(*, closes_slowly: bool) -> Uploads:
+    return Uploads(cast(Store, SimpleNamespace(closes_slowly=closes_slowly)))
+
+
+@pytest.mark.parametrize("closes_slowly", [False, True])
+def test_files_are_closed_or_discarded(closes_slowly: bool) -> None:
+    """A file is complete, or does not exist."""
+    complete, partial = CountedFile(), CountedFile()
+    with uploads_to(closes_slowly=closes_slowly) as uploads:
+        with uploads.closing(cast(FileWriter, complete)) as file:
+            assert file is complete
+            assert complete.calls == []
+        with pytest.raises(KeyError), uploads.closing(cast(FileWriter, partial)):
+            raise KeyError("bad row")
+        assert uploads.wait_for_all()
+        uploads.wait()
+    assert complete.calls == ["closed elsewhere" if closes_slowly else "closed"]
+    assert partial.calls == ["discarded"]
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_all_files_are_waited_for(raises: bool) -> None:
+    """After one has failed, another one must not appear later."""
+    failing, slow = CountedFile(error=OSError("full")), CountedFile(seconds=0.1)
+    with uploads_to(closes_slowly=True) as uploads:
+        for file in failing, slow:
+            with uploads.closing(cast(FileWriter, file)):
+                pass
+        if raises:
+            with pytest.raises(OSError, match="full"):
+                uploads.wait()
+        else:
+            assert not uploads.wait_for_all()
+        assert slow.calls == ["closed elsewhere"]
+
+
 def test_failed_commits_leave_no_files(service: StoreKind, ds: Dataset) -> None:
     """An upload that is still under way when the commit fails must be removed as well."""
     service.objects = {key: data for key, data in service.objects.items() if "_versions" not in key}
