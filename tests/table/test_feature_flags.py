@@ -67,6 +67,7 @@ def test_only_listed_flags_are_accepted(bit: int) -> None:
             with pytest.raises(UnsupportedFeatureError) as caught:
                 check(with_flags(bit, bit))
             assert (flag.name if flag else str(bit)) in str(caught.value)
+            assert flags.FLAGS[flags.DELETION_FILES].name not in str(caught.value)
 
 
 @pytest.mark.parametrize("bit", [6, 9, 12, 13, 15, 17, 18, 63])
@@ -76,6 +77,8 @@ def test_unknown_writer_flags_leave_tables_readable(bit: int) -> None:
     flags.check_readable(manifest)
     with pytest.raises(UnsupportedFeatureError, match="cannot be written"):
         flags.check_writable(manifest)
+    with pytest.raises(UnsupportedFeatureError, match="cannot be read"):
+        flags.check_writable(with_flags(1 << bit, 0))
 
 
 @pytest.mark.parametrize("words", [(256, 0), (0, 256), (1024, 0), (0, 1024), (1 << 14, 0)])

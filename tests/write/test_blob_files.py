@@ -93,6 +93,19 @@ def test_blobs_are_stored_by_size(
         assert len(store.list("")) == len(files)
 
 
+@pytest.mark.parametrize("inline", [b"6", b"9"])
+def test_no_large_blob_is_inline(inline: bytes) -> None:
+    """A column may have a larger limit for inline blobs than for others."""
+    (field, other) = SCHEMA.fields
+    metadata = {**field.metadata, "lance-encoding:blob-inline-size-threshold": inline}
+    schema = Schema((replace(field, metadata=metadata), other))
+    with BlobFiles(MemoryStore(f"/{uuid.uuid4()}"), PATH, schema) as blobs:
+        assert blobs.prepare(batch_of([6])).equals(batch_of([6]))
+        rows = blobs.prepare(batch_of([6, 7])).column(0).to_pylist()
+        blobs.close()
+    assert [row["kind"] for row in rows] == [INLINE, DEDICATED]
+
+
 def test_nulls_need_no_side_files() -> None:
     """A column may have no inline blobs but empty ones."""
     (field, other) = SCHEMA.fields

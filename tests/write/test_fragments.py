@@ -74,7 +74,7 @@ def test_files_are_cut_by_rows(tmp_path: Path, sizes: tuple[int, ...], files: li
 
 
 @pytest.mark.parametrize(("max_bytes", "files"), [(100, [300, 300, 300]), (1 << 20, [900])])
-def test_files_are_cut_by_size(
+def test_files_are_cut_by_bytes(
     tmp_path: Path, max_bytes: int, files: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million wide rows would make files too large for an object store."""
