@@ -162,8 +162,8 @@ def test_rows_get_their_own_values(wide: lance_stream.Dataset) -> None:
     assert all(fragment.deletion_file is None for fragment in changed.table.manifest.fragments)
     expected = [-float(number) if number in ids else float(number) for number in range(200)]
     assert [row["price"] for row in rows_of(changed)] == expected
-    places = [{"x": -number} for number in ids]
-    moved = changed.upsert(pa.table({"id": ids, "place": places}), on="id")
+    structs = [{"x": -number} for number in ids]
+    moved = changed.upsert(pa.table({"id": ids, "place": structs}), on="id")
     assert is_in_place(moved)
     assert [row["place"] for row in rows_of(moved)] == [
         {"x": -number if number in ids else number, "y": str(number)} for number in range(200)
@@ -217,15 +217,15 @@ def test_deleted_rows_may_keep_forbidden_nulls(uri: str, version: str) -> None:
 @pytest.mark.parametrize("version", ["2.1", "2.2"])
 def test_deleted_structs_may_keep_forbidden_nulls(uri: str, version: str) -> None:
     """A part of a struct may have become non-nullable, too."""
-    places = [{"x": None, "y": ""}, None, *({"x": number, "y": ""} for number in range(18))]
-    rows = wide_rows(0, 20).set_column(2, "place", pa.array(places))
+    structs = [{"x": None, "y": ""}, None, *({"x": number, "y": ""} for number in range(18))]
+    rows = wide_rows(0, 20).set_column(2, "place", pa.array(structs))
     ds = lance_stream.create_dataset(uri, rows, file_version=version).delete("id < 2")
     strict = ds.alter_columns(
         {"path": "place.x", "nullable": False}, {"path": "place", "nullable": False}
     )
     changed = strict.upsert(pa.table({"id": [3], "place": [{"x": -7, "y": "new"}]}), on="id")
     assert is_in_place(changed)
-    expected = [*places[2:3], {"x": -7, "y": "new"}, *places[4:]]
+    expected = [*structs[2:3], {"x": -7, "y": "new"}, *structs[4:]]
     assert changed.to_table(["place"])["place"].to_pylist() == expected
     assert check_feed(strict, changed)["update_postimage"] == 1
 
