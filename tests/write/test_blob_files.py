@@ -4,6 +4,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -66,7 +67,7 @@ def test_blobs_are_stored_by_size(
     """Each limit, and the blob beyond it; None is a blob in the data file."""
     for parts in [sizes], [[size] for size in sizes]:
         store = MemoryStore(f"/{uuid.uuid4()}")
-        described = []
+        described: list[Any] = []
         with BlobFiles(store, PATH, SCHEMA) as blobs:
             for part in parts:
                 batch = batch_of(part)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -137,7 +138,7 @@ BLOBS = [b"12345", None, b"678901", b"abcd", b"xy"]
     ],
 )
 def test_blobs_count_for_a_files_size(
-    tmp_path: Path, limits: dict[str, int], files: list[int]
+    tmp_path: Path, limits: dict[str, Any], files: list[int]
 ) -> None:
     """Their bytes are beside the data file, also if a file ends in the middle of a batch."""
     field = pa.field("b", pa.large_binary(), metadata=BLOB_LIMITS)

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -109,12 +109,13 @@ def uploads_to(*, closes_slowly: bool) -> Uploads:
 @pytest.mark.parametrize("closes_slowly", [False, True])
 def test_files_are_closed_or_discarded(closes_slowly: bool) -> None:
     """A file is complete, or does not exist."""
-    complete, partial = CountedFile(), CountedFile()
+    files: list[Any] = [CountedFile(), CountedFile()]
+    complete, partial = files
     with uploads_to(closes_slowly=closes_slowly) as uploads:
-        with uploads.closing(cast(FileWriter, complete)) as file:
+        with uploads.closing(complete) as file:
             assert file is complete
             assert complete.calls == []
-        with pytest.raises(KeyError), uploads.closing(cast(FileWriter, partial)):
+        with pytest.raises(KeyError), uploads.closing(partial):
             raise KeyError("bad row")
         assert uploads.wait_for_all()
         uploads.wait()
