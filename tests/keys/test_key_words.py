@@ -112,3 +112,11 @@ def test_different_lengths_have_different_words() -> None:
             words = words_of(columns, (seed, seed << 40))
             assert words.others is not None
             assert len(set(words.words.tolist())) == len(set(words.others.tolist())) == len(every)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.binary(3), pa.decimal128(20, 0), pa.date32()])
+def test_empty_keys_need_no_bytes(kind: pa.DataType) -> None:
+    """Other libraries may omit the buffers of an array without values."""
+    empty = pa.Array.from_buffers(kind, 0, [None, None])
+    assert hash_keys([empty]).tolist() == []
+    assert key_words([empty]).tolist() == []

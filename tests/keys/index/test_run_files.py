@@ -888,6 +888,26 @@ def test_saved_seeds_replace_those_in_memory() -> None:
     assert (knows(index), index.columns(index._seeds)) == ([True] * 3, TEXTS)
 
 
+def test_merges_keep_other_seeds_apart() -> None:
+    """Another process began its own index before it could see the first one. A merged run of both
+    would miss keys, which would be inserted again.
+    """
+    table = table_of(0)
+    store = table.store
+    assert isinstance(store, MemoryStore)
+    files = [CoveredFile((FileColumn(bytes([number]) * 16, 0),), 20) for number in range(8)]
+    index = KeyIndex([Field("id", "string", 0)])
+    for file in files[:4]:
+        saved_run(store, [file], TEXTS)
+        index.refresh(store)
+    theirs = [saved_run(store, [file], TEXTS._replace(seeds=(3, 4))).path for file in files[4:]]
+    index.refresh(store)
+    assert (index.num_saved_runs, index.columns(index._seeds)) == (8, TEXTS)
+    index._compact(table)  # which has none of these files
+    assert sorted(runs_of(table)) == sorted(theirs)
+    assert [index.knows(file) for file in files] == [False] * 4 + [True] * 4
+
+
 def test_merged_runs_are_forgotten() -> None:
     """Another process merges and deletes runs at any time, also while this one lists them."""
     store = MemoryStore(f"/{uuid.uuid4()}")
