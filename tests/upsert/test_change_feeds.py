@@ -73,6 +73,11 @@ def test_newest_versions_of_keys_win() -> None:
     assert last(batch) == {1: (0, True), 2: (2, False), 3: (3, False)}
 
 
+def test_feeds_may_have_no_changes() -> None:
+    """A stream commits batches without rows, too."""
+    assert last(changes_of((9, "delete", 1)).slice(1)) == {}
+
+
 def test_removals_precede_additions_within_a_version() -> None:
     """One version may move a key from one row to another, and the removal must not delete the row
     that received it.

@@ -88,3 +88,19 @@ def test_deletes_win_ties_only_on_request(deletes: list[bool]) -> None:
     assert winners.tolist() == [deletes.index(True), 2]
     with pytest.raises(InvalidInputError, match=r"\(k=1\) have the same 'seq', 3"):
         newest_rows(batch, ["k"], lookup, "seq", deleting)
+
+
+@pytest.mark.parametrize("deletes_win", [False, True])
+def test_deletes_win_ties_only(deletes_win: bool) -> None:
+    """A delete that is older than another change of its key loses to it."""
+    rows = [(1, 5, False), (1, 4, True), (2, 3, False), (2, 7, True), (3, 1, True), (3, 9, False)]
+    rows += [(4, 8, True), (4, 2, False), (5, 6, False), (5, 9, False), (5, 8, True)]
+    for turned in rows, rows[::-1]:
+        keys, sequences, deletes = zip(*turned, strict=True)
+        batch = pa.record_batch({"k": list(keys), "seq": list(sequences)})
+        lookup = KeyLookup([batch.column("k")])
+        winners = newest_rows(
+            batch, ["k"], lookup, "seq", np.array(deletes), deletes_win=deletes_win
+        )
+        newest = sorted(turned[row] for row in winners.tolist())
+        assert newest == [(1, 5, False), (2, 7, True), (3, 9, False), (4, 8, True), (5, 9, False)]
