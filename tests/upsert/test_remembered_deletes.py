@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lance_stream
 from lance_stream import Dataset
 from lance_stream.commit.object_store_log import ObjectStoreLog
+from lance_stream.environment import Environment
 from lance_stream.errors import CommitConflictError, CommitUncertainError, InvalidInputError
 from lance_stream.ledger.replay_check import PendingBatch
 from lance_stream.maintenance.verification.verify import verify
@@ -20,7 +21,7 @@ from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.config.tombstones import CONFIG_KEY, read_tombstones
 from lance_stream.table.paths import TOMBSTONES_DIRECTORY, VERSIONS_DIRECTORY
 from lance_stream.upsert.attempts import UpsertResult
-from lance_stream.upsert.rules import UpsertRules
+from lance_stream.upsert.rules import FOR_GOOD, UpsertRules
 from lance_stream.upsert.upsert import upsert
 from lance_stream.verbs.append import append
 from tests.commit.tables import make_environment
@@ -260,6 +261,24 @@ def test_remembered_deletes_expire() -> None:
     result = take_in(table, (1, 4, "u"), environment=environment)
     assert (result.num_inserted, named_files(result.table)) == (1, set())
     assert len(tombstone_files(result.table)) == 1  # the versions before name it
+
+
+@pytest.mark.parametrize("age", [None, FOR_GOOD, WEEK])
+def test_ages_count_by_the_store(age: timedelta | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose clock is wrong would forget the deletes of others, and only an age needs
+    the request for the time.
+    """
+    table = take_in(new_table(), (1, 5, "d")).table
+    uris: list[str] = []
+
+    def with_store_clock(store: Any, environment: Environment) -> Environment:
+        uris.append(store.uri)
+        return environment
+
+    monkeypatch.setattr("lance_stream.upsert.tombstones.with_store_clock", with_store_clock)
+    result = take_in(table, (1, 4, "u"), rules=replace(RULES, tombstones=age))
+    assert (result.num_late, content(table)) == (1, {})
+    assert uris == ([table.store.uri] if age == WEEK else [])
 
 
 def test_tombstones_and_ledger_share_a_version() -> None:

@@ -230,6 +230,7 @@ def test_no_file_without_deletes() -> None:
     remembered = open_remembered(table, ["id"], "seq", pa.int64(), age=WEEK, now_ms=0)
     planned = plan(table, remembered, ids(), pa.array([], pa.int64()))
     assert planned.entries(table.manifest, 2) == {}
+    assert (planned.properties, planned.paths) == ({}, ())
     assert table.store.list("_lance_stream") == []
 
 

@@ -90,6 +90,19 @@ def test_forgotten_values_come_from_their_row() -> None:
     ]
 
 
+def test_tracked_columns_keep_remembered_values() -> None:
+    """A batch that tracks a column still meets events from before it was tracked."""
+    log = [Change(1, "A", "x", 1, "u"), Change(1, "A", "y", 5, "u")]
+    ds = apply(new_history(), *log, **CITY_ONLY)
+    assert rows(ds) == [model.State(1, "A", "y", 1, None)]
+    ds = apply(ds, Change(1, "B", "z", 3, "u"))
+    assert rows(ds) == [
+        model.State(1, "A", "x", 1, 3),
+        model.State(1, "B", "z", 3, 5),
+        model.State(1, "A", "y", 5, None),
+    ]
+
+
 @pytest.mark.parametrize("num_tracked", [0, 1, MAX_FILES_PER_TIER - 1, MAX_FILES_PER_TIER])
 def test_joined_files_keep_all_events(num_tracked: int) -> None:
     """A file takes in small ones: all events of a key, but none whose values were not remembered,
