@@ -31,8 +31,8 @@ def of_x(ids: Sequence[int], x: int) -> pa.Table:
     return rows(ids, x).drop_columns(["text"])
 
 
-class Said(NamedTuple):
-    """What an operation says."""
+class Summary(NamedTuple):
+    """The parts of an operation that the upsert decides."""
 
     removed: tuple[int, ...] = ()
     updated: tuple[int, ...] = ()
@@ -53,22 +53,22 @@ def table() -> TableVersion:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "summary"),
     [
-        (of_x(SOME, 7), Said((), (0,), (), ("x",), ("x",), {0: SOME})),
-        (rows(SOME, 7), Said((), (0,), (25,))),
-        (of_x([300, 301], 7), Said((), (), (2,), (), ("x",), {}, (300, 301))),
-        (of_x([3, 104], -1), Said((), (0, 1), (), (), ("x",))),
-        (of_x([200, 201], -1), Said((2,), (), (), (), ("x",))),
-        (of_x([200, 201, 3], -1), Said((2,), (0,), (), (), ("x",))),
+        (of_x(SOME, 7), Summary((), (0,), (), ("x",), ("x",), {0: SOME})),
+        (rows(SOME, 7), Summary((), (0,), (25,))),
+        (of_x([300, 301], 7), Summary((), (), (2,), (), ("x",), {}, (300, 301))),
+        (of_x([3, 104], -1), Summary((), (0, 1), (), (), ("x",))),
+        (of_x([200, 201], -1), Summary((2,), (), (), (), ("x",))),
+        (of_x([200, 201, 3], -1), Summary((2,), (0,), (), (), ("x",))),
         (
             pa.concat_tables([of_x(SOME, 7), of_x([105, 200, 201], -1), of_x([300], 7)]),
-            Said((2,), (0, 1), (1,), ("x",), ("x",), {0: SOME}, (300,)),
+            Summary((2,), (0, 1), (1,), ("x",), ("x",), {0: SOME}, (300,)),
         ),
     ],
     ids=["stay", "move", "insert", "delete", "delete all", "delete both", "everything"],
 )
-def test_operations_say_what_changed(table: TableVersion, data: pa.Table, said: Said) -> None:
+def test_operations_say_what_changed(table: TableVersion, data: pa.Table, summary: Summary) -> None:
     """Rivals and indices rely on it: an index goes on to cover what an operation leaves out."""
     result = upsert(table, data, RULES)
     assert result.is_new
@@ -78,7 +78,7 @@ def test_operations_say_what_changed(table: TableVersion, data: pa.Table, said: 
     assert isinstance(operation, Update)
     names = {field.id: field.name for field in table.schema.fields}
     assert operation.inserted_rows is not None
-    assert said == Said(
+    assert summary == Summary(
         operation.removed_fragment_ids,
         tuple(sorted(fragment.id for fragment in operation.updated_fragments)),
         tuple(fragment.physical_rows for fragment in operation.new_fragments),
@@ -88,11 +88,11 @@ def test_operations_say_what_changed(table: TableVersion, data: pa.Table, said: 
             fragment_id: list(BitMap.deserialize(offsets))
             for fragment_id, offsets in operation.updated_fragment_offset_bitmaps.items()
         },
-        said.inserted,
+        summary.inserted,
     )
     is_in_place = operation.update_mode is UpdateMode.REWRITE_COLUMNS
-    assert is_in_place == bool(said.modified)
-    hashes = hash_keys([pa.array(said.inserted, pa.int64())]).tolist()
+    assert is_in_place == bool(summary.modified)
+    hashes = hash_keys([pa.array(summary.inserted, pa.int64())]).tolist()
     assert sorted(operation.inserted_rows.key_hashes or ()) == sorted(hashes)
     assert [names[field] for field in operation.inserted_rows.field_ids] == ["id"]
 
