@@ -213,6 +213,8 @@ def _accepts_times(kind: pa.DataType) -> bool:
 
 def _convert_objects(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Convert Python objects, and compare the result with them."""
+    if isinstance(kind, pa.BaseExtensionType) and _has_numbers(kind.storage_type):  # a tensor
+        return pa.ExtensionArray.from_storage(kind, _convert_objects(values, kind.storage_type))
     objects = pa.array(_as_float16(values) if pa.types.is_float16(kind) else values, kind)
     if isinstance(kind, pa.BaseExtensionType):
         return objects
@@ -248,8 +250,9 @@ def _as_object(value: Any) -> Any:
         if _has_fine_unit(value.dtype):  # `tolist` would return numbers
             return [None if item is np.ma.masked else _as_object(item) for item in value]
         value = value.tolist()
-    if isinstance(value, np.void):  # a row of a structured array
-        return {name: _as_object(value[name]) for name in value.dtype.names or ()}
+    if isinstance(value, np.void):  # a row of a structured array, or plain bytes
+        names = value.dtype.names
+        return {name: _as_object(value[name]) for name in names} if names else value.tobytes()
     if isinstance(value, Mapping):
         return {name: _as_object(item) for name, item in value.items()}
     if type(value) in (list, tuple) and not _are_python_numbers(value):

@@ -192,6 +192,8 @@ def test_returned_values_are_stored_unchanged(
         ([np.datetime64("2020-01-01", "fs")], pa.timestamp("us"), ""),
         ([[1e300]], pa.list_(pa.float16(), 1), ""),
         ([1e300], pa.float16(), "1e.300 would become inf"),
+        ([[1e300, 1.0]], TENSOR, "1e.300 would become inf"),
+        (np.array([b"abc"], "V3"), POINT, ""),
         ([datetime(2020, 1, 1, 5)], pa.date32(), "05:00:00 would become 2020-01-01"),
         ([datetime(2020, 1, 1, 5, 0, 0, 7)], pa.timestamp("s"), "000007 would become"),
         (
@@ -332,12 +334,15 @@ def test_numpy_arrays_convert_exactly_or_fail(array: npt.NDArray[Any]) -> None:
         (pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([[1], [2]]))), pa.int8(), [1, 2]),
         (np.array([[1, 2], [3, 4]], np.float32), TENSOR, [[1, 2], [3, 4]]),
         ([[1, 2], np.array([3.0, 4.0])], TENSOR, [[1, 2], [3, 4]]),
+        (np.array([b"abc"], "V3"), pa.binary(), [b"abc"]),
     ],
 )
-def test_chunks_and_tensors_are_accepted(
+def test_unusual_containers_are_accepted(
     values: Any, kind: pa.DataType, expected: list[Any]
 ) -> None:
-    """A series of pandas may have Arrow's chunks, and a tensor is a list with a shape."""
+    """A series of pandas may have Arrow's chunks, a tensor is a list with a shape, and numpy's void
+    is bytes.
+    """
     assert returned(values, kind) == expected
 
 

@@ -31,8 +31,8 @@ CONFIG_KEY: Final = "lance_stream.tombstones"
 """The config key of the entry."""
 
 MAX_FILES_PER_TIER: Final = 7
-MAX_ROWS_TO_JOIN: Final = 1 << 20
-"""A file with this many rows is not rewritten."""
+MAX_ROWS_TO_JOIN: Final = 1 << 18
+"""A file with this many rows, the least of a tier, is not rewritten."""
 
 _NAME = re.compile(r"[0-9a-f]{32}\.arrow")
 _MAX_NUMBER = (1 << 63) - 1
@@ -213,13 +213,13 @@ def files_to_join(files: Iterable[TombstoneFile], num_rows: int) -> tuple[Tombst
         files: The existing files.
         num_rows: The number of new rows in the new file.
     """
-    small = [file for file in files if file.num_rows < MAX_ROWS_TO_JOIN]
+    files = tuple(files)
     joined: list[TombstoneFile] = []
     for tier in range(_tier(MAX_ROWS_TO_JOIN)):
-        same_tier = [file for file in small if _tier(file.num_rows) == tier]
+        same_tier = [file for file in files if _tier(file.num_rows) == tier]
         total = num_rows + sum(file.num_rows for file in joined)
         if len(same_tier) + (_tier(total) == tier) > MAX_FILES_PER_TIER:
-            joined = [file for file in small if _tier(file.num_rows) <= tier]
+            joined = [file for file in files if _tier(file.num_rows) <= tier]
     return tuple(joined)
 
 

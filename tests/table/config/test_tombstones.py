@@ -204,9 +204,11 @@ def test_files_stay_few_and_rarely_rewritten(sizes: list[int]) -> None:
 
 
 def test_large_files_are_left_alone() -> None:
-    """Joining them again would rewrite millions of rows for one new file."""
+    """Joining them again would rewrite many rows for one new file."""
     large = [file(number, num_rows=MAX_ROWS_TO_JOIN) for number in range(20)]
     assert files_to_join(large, MAX_ROWS_TO_JOIN) == ()
+    smaller = [file(number, num_rows=MAX_ROWS_TO_JOIN - 1) for number in range(7)]
+    assert files_to_join([*large, *smaller], MAX_ROWS_TO_JOIN - 1) == tuple(smaller)
     assert files_to_join([*large, *map(file, range(20, 27))], 1) == tuple(map(file, range(20, 27)))
 
 
