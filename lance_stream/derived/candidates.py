@@ -11,8 +11,9 @@ puts the inputs, outputs or states of rows into other files, or creates their fr
 none of its row versions, all rows of the fragment are checked, wherever a compaction has moved them
 since. If one of these versions no longer exists, all rows of the fragments that may be affected are
 checked. Old releases of pylance even drop all row versions of a table: then the versions before are
-asked which rows they changed. Rows whose row version is old, but differs from the one in the
-previous version, were restored, and are checked as well.
+asked which rows they changed, and earlier pending ranges no longer select by row versions. Rows
+whose row version is old, but differs from the one in the previous version, were restored, and are
+checked as well; so are rows without row versions that were in another fragment.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -64,11 +65,19 @@ class VersionDiff:
         pending_range: Selects the changed rows; it does not apply to `decided` fragments.
         decided: Ids of fragments of which no row changed, or all rows are among the `others`.
         others: Changed rows outside of the pending range.
+        loses_row_versions: Whether rows may have lower row versions than before.
     """
 
     pending_range: PendingRange
     decided: Collection[int] = ()
     others: tuple[CandidateRows, ...] = ()
+    loses_row_versions: bool = False
+
+    def still_pending(self, pending: tuple[PendingRange, ...]) -> tuple[PendingRange, ...]:
+        """Return ranges that select all rows that earlier ranges have selected before."""
+        if not self.loses_row_versions:
+            return pending
+        return tuple(PendingRange(0, pending_range.below) for pending_range in pending)
 
 
 @dataclass(frozen=True)
@@ -120,12 +129,14 @@ def changed_since(
     decided: list[int] = []
     others: list[CandidateRows] = []
     doubtful: dict[int, int] = {}
+    loses_row_versions = False
     for index, fragment_id in enumerate(fragments.ids):
         older_index = older_fragments.index_by_id.get(fragment_id)
         if older_index is not None and older_fragments.raw(older_index) == fragments.raw(index):
             decided.append(fragment_id)
             continue
         fragment, old = fragments[index], older_fragments.by_id(fragment_id)
+        loses_row_versions |= old is not None and _has_lower_stamps(table, fragment, older, old)
         if old is None or files_of(fragment, columns) != files_of(old, columns):
             if not pending_range.selects(_stamps(table, fragment)).all():
                 doubtful[fragment_id] = index
@@ -133,18 +144,22 @@ def changed_since(
             decided.append(fragment_id)
         if not outputs:
             others.append(_restored(table, older, index, after))
-    row_ids = _changed_since_then(table, older, columns, skip) if doubtful else None
-    if row_ids is not None:
-        others += _rows_of_ids(table, row_ids, pending_range)
-    else:
-        others += [_rows(table, index, PendingRange(0), 0, None) for index in doubtful.values()]
-        decided += doubtful
-    return VersionDiff(pending_range, frozenset(decided), tuple(_join_by_fragment(others)))
+    if doubtful:
+        row_ids, loses = _changed_since_then(table, older, columns, skip)
+        loses_row_versions |= loses
+        if row_ids is not None:
+            others += _rows_of_ids(table, row_ids, pending_range)
+        else:
+            others += [_rows(table, index, PendingRange(0), 0, None) for index in doubtful.values()]
+            decided += doubtful
+    return VersionDiff(
+        pending_range, frozenset(decided), tuple(_join_by_fragment(others)), loses_row_versions
+    )
 
 
 def _changed_since_then(
     table: TableVersion, older: TableVersion, columns: Collection[int], skip: Collection[int]
-) -> RowIds | None:
+) -> tuple[RowIds | None, bool]:
     """Return rows that may have changed later, although their row versions may not show it.
 
     Args:
@@ -154,7 +169,8 @@ def _changed_since_then(
         skip: Versions that changed no such row.
 
     Returns:
-        Row ids, ascending; None if not all versions between the two exist.
+        Row ids, ascending; None if not all versions between the two exist. And whether a version
+        may have dropped row versions.
     """
     changes: list[RowIds] = []
     stamped: list[RowIds] = []
@@ -163,12 +179,13 @@ def _changed_since_then(
         try:
             newer = table.read_at(version)
         except NotFoundError:
-            return None
-        indices = _changed_fragments(newer, older, columns) if version not in skip else ()
+            return None, True
         is_compaction: bool | None = None
-        for index in indices:
+        for index, old in _differing(newer, older) if version not in skip else ():
             fragment = newer.manifest.fragments[index]
             loses_row_versions |= fragment.last_updated_at_versions is None
+            if old is not None and files_of(old, columns) == files_of(fragment, columns):
+                continue
             rows = _rows(newer, index, PendingRange(version - 1), 0, None)
             if len(rows.offsets):
                 stamped.append(rows.row_ids)
@@ -180,22 +197,28 @@ def _changed_since_then(
         older = newer
     if loses_row_versions:
         changes += stamped
-    return np.unique(np.concatenate([np.empty(0, np.uint64), *changes]))
+    return np.unique(np.concatenate([np.empty(0, np.uint64), *changes])), loses_row_versions
 
 
-def _changed_fragments(
-    newer: TableVersion, older: TableVersion, columns: Collection[int]
-) -> Iterator[int]:
-    """Yield the indices of the fragments that are new, or have other files for the columns."""
+def _differing(newer: TableVersion, older: TableVersion) -> Iterator[tuple[int, Fragment | None]]:
+    """Yield the index of each fragment that is new or differs, and the older fragment."""
     before, after = older.manifest.fragments, newer.manifest.fragments
     for index, fragment_id in enumerate(after.ids):
         old_index = before.index_by_id.get(fragment_id)
         if old_index is None:
-            yield index
+            yield index, None
         elif before.raw(old_index) != after.raw(index):
-            old, new = before[old_index], after[index]
-            if files_of(old, columns) != files_of(new, columns):
-                yield index
+            yield index, before[old_index]
+
+
+def _has_lower_stamps(
+    table: TableVersion, fragment: Fragment, older: TableVersion, old: Fragment
+) -> bool:
+    """Return whether rows of a fragment have lower row versions than before."""
+    if fragment.last_updated_at_versions == old.last_updated_at_versions:
+        return False
+    stamps, before = _stamps(table, fragment), _stamps(older, old)
+    return len(stamps) == len(before) and bool((stamps < before).any())
 
 
 def restores_rows(table: TableVersion, after: int) -> bool:
@@ -235,9 +258,14 @@ def _rows_of_ids(
 
 
 def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> CandidateRows:
-    """Return the restored rows of a fragment: their row versions are old, but have changed."""
+    """Return the restored rows of a fragment: their row versions are old, but have changed.
+
+    If there are none to compare, the rows were in another fragment before.
+    """
+    restored = table.manifest.fragments[index]
+    existed = restored.id in older.manifest.fragments.index_by_id
     rows = _rows(table, index, PendingRange(0), 0, None)
-    stamps = _stamps(table, table.manifest.fragments[index])[rows.offsets]
+    stamps = _stamps(table, restored)[rows.offsets]
     is_old = stamps <= np.uint64(after)
     rows, stamps = CandidateRows(index, rows.offsets[is_old], rows.row_ids[is_old]), stamps[is_old]
     # Row versions in the older version, 0 for rows that it does not have; read per fragment, in
@@ -250,9 +278,11 @@ def _restored(table: TableVersion, older: TableVersion, index: int, after: int) 
     for fragment_id, offsets in by_fragment(addresses[order]):
         fragment = older.manifest.fragments.by_id(fragment_id)
         assert fragment is not None  # it has the row
-        older_stamps[order[start : start + len(offsets)]] = older.row_versions_at(
-            fragment, fragment.last_updated_at_versions, offsets
-        )
+        lacks = None in (fragment.last_updated_at_versions, restored.last_updated_at_versions)
+        if not (lacks and existed and fragment_id != restored.id):
+            older_stamps[order[start : start + len(offsets)]] = older.row_versions_at(
+                fragment, fragment.last_updated_at_versions, offsets
+            )
         start += len(offsets)
     differs = older_stamps != stamps
     return CandidateRows(index, rows.offsets[differs], rows.row_ids[differs])

@@ -247,7 +247,10 @@ class Derivation:
         if is_same and self._is_valid(source, table, stored):
             changed = self._changed_since(source, table, stored)
             pending = count_changed(source, changed)
-            pending += sum(count(source, pending_range) for pending_range in stored.pending)
+            pending += sum(
+                count(source, pending_range)
+                for pending_range in changed.still_pending(stored.pending)
+            )
         failed = 0
         if declaration.state_column in table.schema.names:
             failed = count_rows(table, f"{quote_path((declaration.state_column,))} < 0")
@@ -352,7 +355,7 @@ class Derivation:
             num_changed = count_changed(source, changed)
             rows = next_rows(
                 source,
-                stored.pending,
+                changed.still_pending(stored.pending),
                 declaration.rows_per_commit,
                 changed if num_changed else None,
             )
