@@ -197,7 +197,10 @@ def with_rewritten_fragments(
         replacement = replacements.get(index.uuid)
         if replacement is not None:
             covering = _with_new_fragments(index, groups, has_deleted_rows=False)
-            return replace(covering, uuid=replacement.new_id, files=replacement.new_files)
+            # Its writer wrote it to the table's directory, even if the old one is in another table.
+            return replace(
+                covering, uuid=replacement.new_id, files=replacement.new_files, base_id=None
+            )
         if is_system_index(index) or not index.fragment_bitmap:
             return index
         if not stable_row_ids or refers_by_address(index):

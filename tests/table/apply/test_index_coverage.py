@@ -47,10 +47,11 @@ def test_rewritten_indices_cover_only_new_fragments() -> None:
         replace(new_fragment(5), id=2, deletion_file=deletion_file),
     ]
     group = RewriteGroup(tuple(old), (replace(new_fragment(8), id=9),))
-    index = segment(1, 20, 1, 2)
+    index = replace(segment(1, 20, 1, 2), base_id=0)
     rewritten = RewrittenIndex(index.uuid, bytes(15) + b"x")
     (new,) = with_rewritten_fragments((index,), [group], [rewritten], stable_row_ids=True)
     assert (new.uuid, list(coverage(new))) == (rewritten.new_id, [9])
+    assert new.base_id is None  # it is in the directory of the table that was rewritten
     (original,) = with_rewritten_fragments((index,), [group], [], stable_row_ids=True)
     assert (original.uuid, list(coverage(original))) == (index.uuid, [1, 2, 9])
 
