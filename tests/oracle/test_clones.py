@@ -1,5 +1,6 @@
 """Shallow clones, whose data and deletion files lie in another table's directory."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pyarrow as pa
 import pytest
 
 import lance_stream
+from lance_stream import IndexBuildError
 from lance_stream.write import planning
+from tests.eager_indices import eager_indices
 
 pytestmark = pytest.mark.oracle
 
@@ -61,3 +64,34 @@ def test_races_on_clones_are_replanned(
     assert ds.verify() == []
     staged = {path.name for path in (Path(clone) / "_deletions").iterdir()}
     assert len(staged) == 2, "theirs, and ours; what was staged and lost is gone"
+
+
+@pytest.mark.parametrize("is_branch", [True, False])
+def test_indices_misplaced_by_compactions_are_explained(tmp_path: Path, is_branch: bool) -> None:
+    """pylance finds neither their rows nor their files; creating them again is the remedy."""
+    base, uri = str(tmp_path / "base"), str(tmp_path / "clone")
+    lance.write_dataset(pa.table({"id": range(10)}), base)
+    theirs = lance.write_dataset(pa.table({"id": range(10, 20)}), base, mode="append")
+    theirs.create_scalar_index("id", "BTREE")
+    if is_branch:
+        theirs.create_branch("dev")
+        uri = f"{base}/tree/dev"
+    else:
+        theirs.shallow_clone(uri, theirs.version)
+    lance.dataset(uri).optimize.compact_files()
+    ds = lance_stream.open_dataset(uri).append(pa.table({"id": [20]}))
+    with pytest.raises(ValueError, match="Not found"):
+        lance.dataset(uri).to_table(filter="id = 11")
+    with eager_indices():
+        assert ds.to_table(filter="id = 11")["id"].to_pylist() == [11]
+
+    (finding,) = ds.verify()
+    cause = f"{base}/_indices/.*, but are in .*{uri}/_indices/.*: pylance 14 misplaces them"
+    assert re.search(cause, finding.message)
+    with pytest.raises(IndexBuildError, match=f"id_idx: .*{cause}.*\\(replace=True\\)"):
+        ds.optimize_indices()
+
+    lance.dataset(uri).create_scalar_index("id", "BTREE", replace=True)
+    ds = lance_stream.open_dataset(uri).append(pa.table({"id": [21]})).optimize_indices()
+    assert ds.verify() == []
+    assert lance.dataset(uri).to_table(filter="id >= 19")["id"].to_pylist() == [19, 20, 21]

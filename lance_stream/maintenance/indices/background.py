@@ -42,6 +42,7 @@ from lance_stream.maintenance.indices.child import (
     build_in_child,
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
+from lance_stream.maintenance.indices.missing_files import with_missing_files
 from lance_stream.maintenance.indices.refresh_policy import RefreshPolicy
 from lance_stream.maintenance.indices.update_indices import commit_built, request_of
 from lance_stream.retries import RetryPolicy
@@ -241,7 +242,7 @@ class BackgroundIndexing:
         for name, problem in outcome.problems.items():
             _log.warning(
                 "%s: the index %s was not updated; the stream continues: %s. If the index is "
-                "damaged, create it again with pylance",
+                "damaged, create it again with pylance (replace=True)",
                 self._uri,
                 name,
                 problem,
@@ -295,7 +296,7 @@ class BackgroundIndexing:
         if not reasons:
             return IndexRound()
         built = self._build(table, tuple(reasons), stop)
-        problems = dict(built.problems)
+        problems = with_missing_files(built.problems, table)
         seconds = {"build": clock() - start}
         version: TableVersion | None = None
         if built.transaction is not None:

@@ -32,6 +32,7 @@ from lance_stream.maintenance.indices.building import (
     file_paths,
 )
 from lance_stream.maintenance.indices.coverage import IndexCoverage, index_coverage
+from lance_stream.maintenance.indices.missing_files import with_missing_files
 from lance_stream.retries import RetryPolicy
 from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.table_version import TableVersion
@@ -103,7 +104,8 @@ def update_indices(
             if problem != UNCHANGED or name not in untrained
         }
         if problems:
-            raise IndexBuildError(_message_about(problems, newest, built.names))
+            causes = with_missing_files(problems, newest)
+            raise IndexBuildError(_message_about(causes, newest, built.names))
         return UpdatedIndices(newest, tuple(sorted(built.names)))
 
     return replan_on_conflict(attempt, environment=environment)
@@ -120,7 +122,7 @@ def _message_about(
         state = f"{', '.join(sorted(others))} are up to date in version {table.version}"
     return (
         f"pylance could not update the {many} {', '.join(problems)}. {reasons}. {state}. "
-        "If an index is damaged, create it again with pylance"
+        "If an index is damaged, create it again with pylance (replace=True)"
     )
 
 

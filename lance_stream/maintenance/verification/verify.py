@@ -20,6 +20,7 @@ import numpy as np
 from lance_stream.arguments import as_flag
 from lance_stream.errors import BadDataError, CorruptDataError, NotFoundError
 from lance_stream.file.versions import FileVersion
+from lance_stream.maintenance.indices.missing_files import missing_files
 from lance_stream.maintenance.verification.verify_values import invalid_values
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.fields import TOMBSTONED_ID
@@ -199,12 +200,9 @@ def _indices(table: TableVersion) -> Violations:
         unknown = sorted(set(index.field_ids) - field_ids)
         if unknown:
             yield where, f"it covers the fields {unknown}, which the table does not have"
-        base = index.base_id
-        store = table.store if base is None else table.files.store_of_base(base)
-        folder = paths.index_folder(index.uuid)
-        missing = [file.path for file in index.files if not store.exists(f"{folder}/{file.path}")]
-        if missing:
-            yield where, f"its files {missing} are missing in {store.uri}/{folder}"
+        missing = missing_files(table, index)
+        if missing is not None:
+            yield where, missing
 
 
 def _ledger(table: TableVersion) -> Violations:

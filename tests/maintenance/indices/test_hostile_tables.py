@@ -126,7 +126,7 @@ def test_panics_of_pylance_are_reported(uri: str, gate: Gate) -> None:
     assert missing_by_name(uri) == {"g_idx": None, "id_idx": 30}
 
 
-@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled"])
+@pytest.mark.parametrize("damage", ["emptied", "cut", "garbled", "deleted"])
 @pytest.mark.parametrize("name", ["g_idx", "id_idx"])
 def test_damaged_index_files_are_reported(uri: str, gate: Gate, name: str, damage: str) -> None:
     """Empty, short or garbled files fail in different places of pylance, and each must name its
@@ -137,14 +137,15 @@ def test_damaged_index_files_are_reported(uri: str, gate: Gate, name: str, damag
     for file in folder.iterdir():
         data = file.read_bytes()
         garbled = bytes(number ^ 0x55 for number in data)
-        file.write_bytes(
-            {"emptied": b"", "cut": data[: len(data) // 2], "garbled": garbled}[damage]
-        )
+        file.write_bytes({"emptied": b"", "cut": data[: len(data) // 2]}.get(damage, garbled))
+        if damage == "deleted":
+            file.unlink()
     lance_stream.open_dataset(uri).append(rows(60, 90))
     result = round_of(uri)
     assert result is not None
     assert result.error is None
     assert set(result.problems) == {name}
+    assert ("are missing in" in result.problems[name]) == (damage == "deleted")
     missing = missing_by_name(uri)
     assert missing.pop(name) == 30
     assert set(missing.values()) == {0}
