@@ -25,7 +25,7 @@ from lance_stream.dataset import Dataset
 from lance_stream.errors import CommitConflictError, InvalidInputError, NotFoundError
 from lance_stream.storage.local_store import LocalStore
 from lance_stream.table.apply.index_coverage import FRAGMENT_REUSE, refers_by_address
-from lance_stream.table.indices import decode_index_section
+from lance_stream.table.indices import IndexMetadata, decode_index_section
 from lance_stream.table.version_marks import is_same_version
 from tests.histories.duckdb_tables import HAS_DUCKDB, DuckDBTable
 from tests.histories.lancedb_tables import HAS_LANCEDB, open_table
@@ -156,16 +156,31 @@ class Line:
         """Whether LanceDB is installed and can read and write the table as it is.
 
         LanceDB 0.40 does not know the row addresses in BTREE indices of pylance 14: it ignores such
-        an index, and states that it covers fragments that an update has written. Of an index that a
-        branch has remapped it does not find the files.
+        an index, and states that it covers fragments that an update has written. Indices of a
+        clone's or branch's origin it misplaces like pylance.
         """
-        if not self.life.has_lancedb:
+        if not self.life.has_lancedb or self.has_deferred_remaps:
             return False
-        section = self.ours().table.manifest.index_section
-        indices = () if section is None else decode_index_section(section)
-        if self.has_deferred_remaps:
-            return False
-        return not indices if self.branch else not any(map(refers_by_address, indices))
+        return not any(
+            index.base_id is not None or refers_by_address(index) for index in self.indices
+        )
+
+    @property
+    def indices(self) -> tuple[IndexMetadata, ...]:
+        """The segments of the indices of the newest version."""
+        return decode_index_section(self.ours().table.manifest.index_section or b"")
+
+    @property
+    def has_indices_to_misplace(self) -> bool:
+        """Whether a compaction of pylance would misplace the files of indices.
+
+        It writes indices that it remaps in the folder of a clone or branch, but states the folder
+        of their origin. Then its filters fail, and it cannot bring them up to date.
+        """
+        return any(
+            index.base_id is not None and (not self.life.is_stable or refers_by_address(index))
+            for index in self.indices
+        )
 
     @property
     def has_deferred_remaps(self) -> bool:
@@ -174,9 +189,7 @@ class Line:
         After an upsert, pylance's next compaction has to defer it, too: otherwise a BTREE loses the
         rows that have been moved twice.
         """
-        section = self.ours().table.manifest.index_section
-        indices = () if section is None else decode_index_section(section)
-        return any(index.name == FRAGMENT_REUSE for index in indices)
+        return any(index.name == FRAGMENT_REUSE for index in self.indices)
 
     def lancedb(self) -> Any:
         """Return the table in LanceDB; `DoesNotFit` if it is not for LanceDB."""
@@ -507,7 +520,7 @@ class Line:
             case "compact" if is_ours:
                 write(lambda ds: ds.compact(details))
                 self.advance(unchanged, may_stay=True, look=False)
-            case "compact":
+            case "compact" if self.has_deferred_remaps or not self.has_indices_to_misplace:
                 write(
                     lambda ds: ds.optimize.compact_files(
                         target_rows_per_fragment=details,

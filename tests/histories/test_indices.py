@@ -1,12 +1,9 @@
 """Indices of each kind: what they answer is what the rows say."""
 
-from typing import Any
-
 import pytest
 
-from lance_stream.dataset import Dataset
 from tests.histories.actions.indices import VECTOR_KINDS
-from tests.histories.engine import Outcome, replay, replay_whole
+from tests.histories.engine import replay, replay_whole
 from tests.histories.steps import step
 
 CREATE = step(
@@ -109,33 +106,28 @@ def test_filters_avoid_segments_of_zone_maps() -> None:
     )
 
 
-def validated_branch() -> Outcome:
-    """Validate a branch that pylance has compacted, with the index that it inherits."""
-    return replay(
+@pytest.mark.oracle
+@pytest.mark.parametrize("defers", [False, True])
+def test_pylance_misplaces_no_inherited_indices(defers: bool) -> None:
+    """Its filters would fail after it has compacted a clone, unless it defers remaps."""
+    rows = {key: {"a": key} for key in range(4)}
+    columns = [["a", "int64"]]
+    outcome = replay(
         [
-            CREATE,
-            step("append", rows=ROW, by=["we"]),
+            step(
+                "create", unstable=True, file_version="2.2", columns=columns, rows=rows, way="rows"
+            ),
+            step("append", rows={5: {"a": 5}}, by=["we"]),
             step("create_index", column="a", kind="BTREE"),
-            step("create_branch", name="dev", version=3, by="pylance"),
-            step("compact", size=1000, by=["pylance"], line=1),
-            step("cleanup", retain=4, by="we", watched=[], line=1),
+            step("clone", version=3),
+            step("compact", size=30, defers=defers, by=["pylance"], line=1),
+            step("append", rows={6: {"a": 6}}, by=["we"], line=1),
+            step("optimize_indices", merged=1, one=None, by=["we"], line=1),
+            *(step("filters", range=[1, 5], place=number, line=1) for number in range(7)),
             step("valid", line=1),
         ]
     )
-
-
-@pytest.mark.oracle
-def test_only_deleted_index_files_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pylance states the table's folder for indices that it writes in the branch's folder."""
-    outcome = validated_branch()
-    assert outcome.error is None
-    assert outcome.counts["valid"] == 1
-
-    def delete_indices(ds: Dataset, **_: Any) -> None:
-        for file in ds.table.store.list("_indices"):
-            ds.table.store.delete(file.path)
-
-    monkeypatch.setattr(Dataset, "cleanup", delete_indices)
-    error = validated_branch().error
-    assert isinstance(error, AssertionError)
-    assert "are missing in" in str(error)
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.counts["unfit compact"] == (not defers)
+    assert outcome.counts["filters"] == 7

@@ -61,13 +61,15 @@ def compact(life: Life, choose: Choices) -> None:
     line = life.line(choose)
     size = choose("size", lambda dice: dice.choice([3, 7, 30, 1000]))
     defers = not life.is_stable and (line.has_deferred_remaps or choose.happens("defers", 0.5))
+
+    def by_pylance(ds: Any) -> None:
+        ds.optimize.compact_files(target_rows_per_fragment=size, defer_index_remap=defers)
+
     line.write(
         choose,
         lambda ds: ds.compact(size),
         unchanged,
-        pylance=lambda ds: ds.optimize.compact_files(
-            target_rows_per_fragment=size, defer_index_remap=defers
-        ),
+        pylance=by_pylance if defers or not line.has_indices_to_misplace else None,
         lancedb=lambda table: table.optimize(),
         duckdb=lambda table: table.sql("OPTIMIZE {t}"),
         rivals=("append", "delete", "upsert", "update", "configure", "drop", "restore", "replace"),

@@ -1,12 +1,8 @@
 """Rows of one version: as we read them, as pylance does, and as the format wants them."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.indices import decode_index_section
-from lance_stream.table.paths import index_folder
 from tests.histories.life import STAMPS, Life, Line, check_rows, plain_rows
 from tests.histories.model import KEY
 from tests.histories.steps import Choices, check
@@ -37,34 +33,12 @@ def same_rows_for_pylance(life: Life, choose: Choices) -> None:
 
 @check(weight=2)
 def valid(life: Life, choose: Choices) -> None:
-    """The version violates no rule of the format, as we know them and as pylance does.
-
-    If pylance compacts a branch or a clone, it writes indices in the folder of the branch or clone,
-    but states the folder that the index before was in. `verify` reports these files as missing.
-    """
+    """The version violates no rule of the format, as we know them and as pylance does."""
     line = life.line(choose)
     deep = choose.happens("deep", 0.3)
-    ds = line.ours()
-    misplaced = tuple(f"missing in {folder}" for folder in _misplaced_indices(ds.table))
-    findings = [
-        finding for finding in ds.verify(deep=deep) if not finding.message.endswith(misplaced)
-    ]
+    findings = line.ours().verify(deep=deep)
     assert findings == [], findings
     line.pylance().validate()
-
-
-def _misplaced_indices(table: TableVersion) -> Iterator[str]:
-    """Yield the stated folders of indices whose files are in the same folder of another base.
-
-    The table itself is one of these. A file that is in none of them has been deleted.
-    """
-    stores = [table.files.store_of_base(base.id) for base in table.manifest.base_paths]
-    for index in decode_index_section(table.manifest.index_section or b""):
-        if index.base_id is not None:
-            stated, folder = table.files.store_of_base(index.base_id), index_folder(index.uuid)
-            for store in (table.store, *stores):
-                if all(store.exists(f"{folder}/{file.path}") for file in index.files):
-                    yield f"{stated.uri}/{folder}"
 
 
 @check(weight=1.5)
