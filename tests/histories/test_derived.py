@@ -72,3 +72,22 @@ def test_compaction_while_deriving_keeps_values() -> None:
     if outcome.error is not None:
         raise outcome.error
     assert not any(name.startswith("unfit") for name in outcome.counts), outcome.counts
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_restores_while_deriving_keep_nothing_stale(number: int) -> None:
+    """Rows of any version with these columns may be back once the values are computed."""
+    derived = {"column": "a", "function": 1, "batch_rows": 3, "rows_per_commit": 7}
+    outcome = replay(
+        [
+            step("create", file_version="2.2", columns=[["a", "string"]], rows=ROWS, way="rows"),
+            step("derive_in_table", **derived, rival=[]),
+            step("upsert", names=["a"], rows={1: {"a": "one"}, 5: {"a": "new"}}, by=["we"]),
+            step("upsert", names=["a"], rows={1: {"a": "two"}}, by=["we"]),
+            step("delete", where=[5], by=["we"]),
+            step("derive_in_table", **derived, rival=["restore", number, "pylance"]),
+        ]
+    )
+    if outcome.error is not None:
+        raise outcome.error
+    assert not any(name.startswith("unfit") for name in outcome.counts), outcome.counts
