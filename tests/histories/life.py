@@ -9,6 +9,7 @@ new versions with the model.
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -469,15 +470,16 @@ class Line:
             elif rival.writer == "lancedb":
                 (lancedb or verb)(self.lancedb())
                 self.life.counts["rivals: lancedb"] += 1
-            else:
-                verb(self.pylance())
+            else:  # in another thread: this one may be in pylance's call of our commit lock
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(lambda: verb(self.pylance())).result()
 
         match rival.name:
             case "append":
                 rows = self.life.fitting_new_rows(now, details)
                 data = now.table(rows)
                 if rival.writer == "pylance":
-                    lance.write_dataset(data, self.pylance(), mode="append")
+                    write(lambda ds: lance.write_dataset(data, ds, mode="append"))
                 else:
                     write(lambda ds: ds.append(data), lambda table: table.add(data))
                 self.advance(lambda state, at: self.life.inserted(state, rows, at), look=False)

@@ -4,7 +4,7 @@ import pytest
 
 from lance_stream.commit import committer
 from lance_stream.table.conflicts.rules import ConflictVerdict
-from tests.histories.engine import Outcome, replay
+from tests.histories.engine import Outcome, replay, replay_whole
 from tests.histories.life import STORE_CALLS
 from tests.histories.steps import step
 
@@ -33,6 +33,20 @@ def test_rivals_may_precede_any_call(writer: str) -> None:
         if outcome.error is not None:
             raise outcome.error
         assert outcome.counts["by beaten"] == 1
+
+
+@pytest.mark.oracle
+def test_pylance_writes_within_its_lock() -> None:
+    """pylance panics if it is called by the commit lock of its own update of an index."""
+    for at in range(1, 4):
+        by = ["beaten", "append", {30: {"a": 1}}, "pylance", at]
+        counts = replay_whole(
+            CREATE,
+            step("create_index", column="a", kind="BITMAP"),
+            step("append", rows={20: {"a": 5}}, by=["we"]),
+            step("optimize_indices", merged=1, one=None, by=by),
+        )
+        assert counts["by beaten"] == 1
 
 
 def test_rivals_outlive_tasks_that_die() -> None:
