@@ -106,10 +106,8 @@ class _Work:
         entry: The config entry of the progress; None if it does not exist.
         planned: The progress after the round, if no other version is committed meanwhile.
         rows: The rows to check.
-        is_first: Whether all rows are pending.
         is_new_function: Whether no value of this version of the function may be stored yet.
         before: The source version of the separate table's values; None if it no longer exists.
-        num_changed: The number of rows that changed since the last round.
         num_versions: The number of versions since the last round.
         ends_backfill: Whether this round completes the last pending range.
         lacks_columns: Whether columns have to be added before values are committed.
@@ -120,10 +118,8 @@ class _Work:
     entry: str | None
     planned: Progress
     rows: PendingRows
-    is_first: bool
     is_new_function: bool
     before: TableVersion | None
-    num_changed: int
     num_versions: int
     ends_backfill: bool
     lacks_columns: bool
@@ -318,7 +314,7 @@ class Derivation:
 
     def _has_new_progress(self, work: _Work) -> bool:
         """Return whether to commit the progress even if there are no rows to check."""
-        return work.is_first or work.num_changed > 0 or work.num_versions >= _MAX_VERSIONS_BEHIND
+        return work.ends_backfill or work.num_versions >= _MAX_VERSIONS_BEHIND
 
     def _plan(self) -> _Work:
         declaration = self.declaration
@@ -348,16 +344,16 @@ class Derivation:
             is_new_function |= stored.function != expected.function
         if stored is None or is_new_function or not self._is_valid(source, table, stored):
             planned = progress.all_pending(expected)
-            rows = next_rows(source, planned.pending, declaration.rows_per_commit)
-            is_first, num_changed, before = True, rows.num_rows, None
+            pending, before = planned.pending, None
+            rows = next_rows(source, pending, declaration.rows_per_commit)
         else:
             changed = self._changed_since(source, table, stored)
-            num_changed = count_changed(source, changed)
+            pending = changed.still_pending(stored.pending)
             rows = next_rows(
                 source,
-                changed.still_pending(stored.pending),
+                pending,
                 declaration.rows_per_commit,
-                changed if num_changed else None,
+                changed if count_changed(source, changed) else None,
             )
             planned = replace(
                 expected,
@@ -365,19 +361,17 @@ class Derivation:
                     version for version in stored.derived_versions if version > source.version
                 ),
             )
-            is_first, before = False, self._before(source, stored)
+            before = self._before(source, stored)
         return _Work(
             source,
             table,
             entry,
             replace(planned, pending=rows.remaining),
             rows,
-            is_first,
             is_new_function,
             before,
-            num_changed,
             0 if stored is None else source.version - stored.through,
-            (is_first or bool(stored is not None and stored.pending)) and not rows.remaining,
+            bool(pending) and not rows.remaining,
             lacks_columns,
         )
 

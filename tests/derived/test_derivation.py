@@ -589,6 +589,20 @@ def test_progress_follows_versions_without_rows(
     assert lengths.run().version is None
 
 
+def test_deleted_rows_end_a_backfill(tmp_path: Path) -> None:
+    """Otherwise each round would look for its rows again."""
+    uri = new_table(tmp_path, (0, 5))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1", rows_per_commit=3)
+    assert lengths.run(max_commits=1).num_pending == 2
+    lance_stream.open_dataset(uri).delete("id < 2")
+    assert lengths.run().version is not None
+    config = lance_stream.open_dataset(uri).table.manifest.config
+    stored = read_progress(config, "length")
+    assert stored is not None
+    assert stored.pending == ()
+    assert lengths.run().version is None
+
+
 def test_concurrent_runs_do_not_disturb(tmp_path: Path) -> None:
     """A scheduler may start a run twice, which must neither fail nor compute rows twice."""
     uri = new_table(tmp_path, (0, 60))
@@ -782,8 +796,9 @@ def test_sessions_belong_to_sparks_derive() -> None:
 def test_invalid_limits_of_rounds_are_refused(tmp_path: Path) -> None:
     """Zero commits would do nothing, and a NaN interval would never wait."""
     lengths = derive(new_table(tmp_path, (0, 5)), LENGTH, Lengths(), "text", function_version="1")
-    with pytest.raises(InvalidInputError, match="max_commits must be an integer of at least 1"):
-        lengths.run(max_commits=0)
+    for number in (0, "x"):
+        with pytest.raises(InvalidInputError, match="max_commits must be an integer of at least 1"):
+            lengths.run(max_commits=number)  # type: ignore[arg-type]  # that is the case
     for wrong in ("1", -1, float("nan"), True):
         with pytest.raises(InvalidInputError, match="interval_seconds must be a number"):
             lengths.start(wrong)  # type: ignore[arg-type]  # that is the case

@@ -50,6 +50,15 @@ def test_first_versions_have_no_origin(ds: Dataset) -> None:
     assert (origin.version, origin.same) == (2, {0: 0, 1: 1})
 
 
+def test_gaps_end_at_the_newest_version(ds: Dataset) -> None:
+    """Older ones may have had other columns."""
+    ds = ds.append(pa.table({"id": [2], "y": [3]})).append(pa.table({"id": [3], "y": [4]}))
+    ds.table.store.delete(manifest_path(4))
+    origin = Ancestry(lance_stream.open_dataset(ds.uri).table).origin(5)
+    assert origin is not None
+    assert (origin.version, origin.same) == (3, {0: 0, 1: 1})
+
+
 def test_only_columns_of_both_are_common(ds: Dataset) -> None:
     """A file still has a dropped column, and a restore brings the column back."""
     ds = ds.drop_columns(["y"]).restore(3)

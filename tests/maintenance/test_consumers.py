@@ -4,12 +4,19 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import lance_stream
-from lance_stream import CorruptDataError, Dataset, InvalidInputError, NotFoundError
+from lance_stream import (
+    CorruptDataError,
+    Dataset,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lance_stream.environment import Environment
 from lance_stream.maintenance import consumers
 from lance_stream.maintenance.consumers import (
@@ -94,6 +101,18 @@ def test_progress_needs_an_existing_version(ds: Dataset) -> None:
     assert read_progress(ds.table.refs, "totals") == 2
 
 
+def test_linked_tags_are_not_dropped(tmp_path: Path) -> None:
+    """They may belong to another table, whose consumer would be forgotten."""
+    refs = lance_stream.create_dataset(tmp_path / "t", pa.table({"a": [1]})).table.refs
+    record_progress(refs, "totals", 1)
+    tags = tmp_path / "t" / "_refs" / "tags"
+    tags.rename(tmp_path / "elsewhere")
+    tags.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsupportedFeatureError, match="is a link"):
+        drop_consumer(refs, "totals")
+    assert read_progress(refs, "totals") == 1
+
+
 def test_dropped_consumers_are_forgotten(ds: Dataset) -> None:
     """Dropping is the way to release versions, and a misspelt name must not pass silently."""
     record_progress(ds.table.refs, "totals", 2)
@@ -134,9 +153,10 @@ def test_invalid_consumer_names_are_refused(ds: Dataset, name: str) -> None:
     assert ds.tags.list() == {}
 
 
-def test_damaged_tags_report_no_progress(ds: Dataset) -> None:
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"1"])
+def test_damaged_tags_report_no_progress(ds: Dataset, content: bytes) -> None:
     """Reading a damaged tag as no progress would start the consumer from the beginning."""
-    ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", b"{}")
+    ds.table.store.write("_refs/tags/lance_stream.consumer.totals.json", content)
     with pytest.raises(CorruptDataError, match="does not state a version"):
         read_progress(ds.table.refs, "totals")
     with pytest.raises(CorruptDataError, match="does not state a version"):

@@ -110,8 +110,8 @@ def test_batches_are_digested_while_read():
     assert plain.digest == digest_of(table)
     assert not plain.bad
     without_names = digest_of(table.drop_columns(["name"]))
-    for drops_helpers, names in ((False, ["id", "name"]), (True, ["id"])):
-        helped = CheckedBatches(table.to_batches(), None, ["name"], drops_helpers=drops_helpers)
+    for arguments, names in (({}, ["id", "name"]), ({"drops_helpers": True}, ["id"])):
+        helped = CheckedBatches(table.to_batches(), None, ["name"], **arguments)
         assert pa.Table.from_batches(list(helped)) == table.select(names)
         assert helped.digest == without_names
 

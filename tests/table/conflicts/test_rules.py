@@ -289,6 +289,8 @@ FINER = [
     (replace_data(0, 0), project(0), YES),
     (replace_data(0, 1), replace_data(0, 1), RETRY),
     (replace_data(0, 1), replace_data(0, 0), YES),
+    (replace_data(0, 0), replace_data(0, 0), RETRY),
+    (replace_data(0, 0), index(field_id=0), RETRY),
     (replace_data(0, 1), replace_data(1, 1), YES),
     (replace_data(0, 1), delete(0), YES),
     (replace_data(0, 1), delete(whole=(0,)), NO),
