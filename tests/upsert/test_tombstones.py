@@ -524,7 +524,10 @@ def test_unbounded_value_types_are_refused(kind: pa.DataType, is_accepted: bool)
     names = [*NAMES, "stores"]
     rows = DELETES.append_column("stores", pa.array([True, False]))
     rows = rows.append_column("value:v", column)
-    data = encode_deletes(Deletes(rows))
+    try:
+        data = encode_deletes(Deletes(rows))
+    except pa.ArrowNotImplementedError:
+        pytest.skip("an old Arrow, which cannot write the type")
     if is_accepted:
         assert decode_deletes(data, names, 2).schema.field("value:v").type == kind
     else:
