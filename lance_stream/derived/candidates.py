@@ -10,10 +10,10 @@ A writer that does not maintain row versions shows in files only: if a version t
 puts the inputs, outputs or states of rows into other files, or creates their fragment, but sets
 none of its row versions, all rows of the fragment are checked, wherever a compaction has moved them
 since. If one of these versions no longer exists, all rows of the fragments that may be affected are
-checked. Old releases of pylance even drop all row versions of a table: then the versions before are
-asked which rows they changed, and earlier pending ranges no longer select by row versions. Rows
-whose row version is old, but differs from the one in the previous version, were restored, and are
-checked as well; so are rows without row versions that were in another fragment.
+checked. Old releases of pylance even drop all row versions of a table: then the rows that each
+earlier version changed are checked, and earlier pending ranges no longer select by row versions.
+Rows whose row version is old, but differs from the one in the previous version, were restored, and
+are checked as well; so are rows without row versions that were in another fragment.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -39,6 +39,7 @@ from lance_stream.table.fragments.fragment import DataFile, Fragment
 from lance_stream.table.operations.moved_rows import Rewrite
 from lance_stream.table.operations.operation import SupportedOperation
 from lance_stream.table.operations.versions import Restore
+from lance_stream.threads import map_ahead
 
 _NO_LIMIT = (1 << 64) - 1
 
@@ -175,26 +176,25 @@ def _changed_since_then(
     changes: list[RowIds] = []
     stamped: list[RowIds] = []
     loses_row_versions = False
-    for version in range(older.version + 1, table.version + 1):
-        try:
-            newer = table.read_at(version)
-        except NotFoundError:
-            return None, True
-        is_compaction: bool | None = None
-        for index, old in _differing(newer, older) if version not in skip else ():
-            fragment = newer.manifest.fragments[index]
-            loses_row_versions |= fragment.last_updated_at_versions is None
-            if old is not None and files_of(old, columns) == files_of(fragment, columns):
-                continue
-            rows = _rows(newer, index, PendingRange(version - 1), 0, None)
-            if len(rows.offsets):
-                stamped.append(rows.row_ids)
-                continue
-            if is_compaction is None:
-                is_compaction = _operation_kind(newer) is Rewrite
-            if not is_compaction:
-                changes.append(_rows(newer, index, PendingRange(0), 0, None).row_ids)
-        older = newer
+    try:
+        for newer in _later_versions(table, older.version):
+            is_compaction: bool | None = None
+            for index, old in _differing(newer, older) if newer.version not in skip else ():
+                fragment = newer.manifest.fragments[index]
+                loses_row_versions |= fragment.last_updated_at_versions is None
+                if old is not None and files_of(old, columns) == files_of(fragment, columns):
+                    continue
+                rows = _rows(newer, index, PendingRange(newer.version - 1), 0, None)
+                if len(rows.offsets):
+                    stamped.append(rows.row_ids)
+                    continue
+                if is_compaction is None:
+                    is_compaction = _operation_kind(newer) is Rewrite
+                if not is_compaction:
+                    changes.append(_rows(newer, index, PendingRange(0), 0, None).row_ids)
+            older = newer
+    except NotFoundError:  # cleaned up
+        return None, True
     if loses_row_versions:
         changes += stamped
     return np.unique(np.concatenate([np.empty(0, np.uint64), *changes])), loses_row_versions
@@ -221,6 +221,16 @@ def _has_lower_stamps(
     return len(stamps) == len(before) and bool((stamps < before).any())
 
 
+def _later_versions(table: TableVersion, after: int) -> Iterator[TableVersion]:
+    """Yield the versions after one, in their order; threads read the next ones ahead.
+
+    Raises:
+        NotFoundError: One of them no longer exists.
+    """
+    numbers = range(after + 1, table.version + 1)
+    yield from map_ahead(table.read_at, numbers, table.store.num_readers)
+
+
 def restores_rows(table: TableVersion, after: int) -> bool:
     """Return whether a restore may have committed one of the versions after an older one.
 
@@ -229,13 +239,11 @@ def restores_rows(table: TableVersion, after: int) -> bool:
         after: The older version.
     """
     try:
-        kinds = [
-            _operation_kind(table.read_at(version))
-            for version in range(after + 1, table.version + 1)
-        ]
-    except NotFoundError:
+        return any(
+            _operation_kind(version) in (None, Restore) for version in _later_versions(table, after)
+        )
+    except NotFoundError:  # cleaned up
         return True
-    return None in kinds or Restore in kinds
 
 
 def _operation_kind(table: TableVersion) -> type[SupportedOperation] | None:
@@ -260,7 +268,7 @@ def _rows_of_ids(
 def _restored(table: TableVersion, older: TableVersion, index: int, after: int) -> CandidateRows:
     """Return the restored rows of a fragment: their row versions are old, but have changed.
 
-    If there are none to compare, the rows were in another fragment before.
+    Rows that have, or had, no row version count as restored if they came from another fragment.
     """
     restored = table.manifest.fragments[index]
     existed = restored.id in older.manifest.fragments.index_by_id

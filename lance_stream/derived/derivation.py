@@ -614,9 +614,10 @@ class Derivation:
         micro_batch: PendingBatch,
         outcome: DerivedCommit,
     ) -> DerivedCommit:
+        check = self._check_progress(work)
         for attempt in Retrying(_RETRIES, self._environment):
             newest = newest_version_of(work.table)
-            self._check_progress(work)(newest.manifest)
+            check(newest.manifest)
             written = None
             if outcome.num_computed:
                 written = same_table.write_computed(
@@ -634,7 +635,7 @@ class Derivation:
                     None if written is None else written.staged,
                     micro_batch,
                     config_entries=self._entries(work),
-                    check=self._check_progress(work),
+                    check=check,
                     environment=self._environment,
                 )
             except TableReplacedError:
@@ -714,17 +715,20 @@ class Derivation:
 
     def _check_progress(self, work: _Work) -> Callable[[Manifest], None]:
         key = progress.config_key(self.declaration.name)
+        checked_through = work.source.version
 
         def check(newest: Manifest) -> None:
+            nonlocal checked_through
             if newest.config.get(key) != work.entry:
                 raise OvertakenError("another process has committed or restored progress")
-            if self.target is None and restores_rows(work.source.at(newest), work.source.version):
-                # Rows are back that the round has not checked, with row versions that look checked.
-                raise OvertakenError("an older version was restored")
-            if self.target is None and work.planned.fields != self._fields(
-                newest.schema, newest.schema
-            ):
+            if self.target is not None:
+                return
+            if work.planned.fields != self._fields(newest.schema, newest.schema):
                 raise OvertakenError("columns were added, dropped or restored")
+            if restores_rows(work.source.at(newest), checked_through):
+                # Restored rows have old row versions, so that the next round would not check them.
+                raise OvertakenError("an older version was restored")
+            checked_through = newest.version
 
         return check
 

@@ -3,6 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 import lance_stream
 from lance_stream import derive
 from lance_stream.commit.committer import read_transaction
-from lance_stream.derived import same_table
+from lance_stream.derived import candidates, same_table
 from lance_stream.derived.computing import StagedValues
 from lance_stream.row_updates.staged_files import SortedRows, sort_rows
+from lance_stream.snapshot.table_version import TableVersion
 from lance_stream.table.fragments.fragment_list import FragmentList
 from lance_stream.table.manifest import encode_manifest
 from lance_stream.table.operations.rows import Update, UpdateMode
@@ -259,3 +261,27 @@ def test_restores_may_undo_unstamped_changes(tmp_path: Path, target: str | None)
     lance_stream.open_dataset(uri).restore(version)
     lengths.run()
     check_lengths(uri, target)
+
+
+def test_versions_beside_rounds_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A function may run for hours, while a stream commits every second."""
+    uri, function = new_table(tmp_path, (0, 6)), Lengths()
+    derive(uri, LENGTH, function, "text", function_version="1").run()
+    ds = lance_stream.open_dataset(uri).update({"text": "'1'"}, where="id = 1")
+    read: list[int] = []
+    operation_kind = candidates._operation_kind
+
+    def recorded(table: TableVersion) -> Any:
+        read.append(table.version)
+        return operation_kind(table)
+
+    def beside(batch: pa.RecordBatch) -> list[int | None]:
+        for number in range(5):
+            lance_stream.open_dataset(uri).update_config({"beside": str(number)})
+        return function(batch)
+
+    monkeypatch.setattr(candidates, "_operation_kind", recorded)
+    assert derive(uri, LENGTH, beside, "text", function_version="1").run().num_written == 1
+    assert read == list(range(ds.version + 1, ds.version + 6))
