@@ -1042,6 +1042,8 @@ class Dataset:
                 by default, none are dropped.
 
         Raises:
+            NotFoundError: The table no longer exists.
+            TableReplacedError: The location has another table, of which nothing was removed.
             InvalidInputError: An age or number is invalid.
             UnsupportedFeatureError: The table or a branch has an unknown feature. Nothing was
                 removed.

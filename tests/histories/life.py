@@ -316,7 +316,7 @@ class Line:
             return ["stale"]
         if chance < 0.93 or not rivals:
             return ["dies", dice.randrange(1, 30), dice.random() < 0.5]
-        if len(self.life.lines) > 1:
+        if len(self.life.lines) > 1 or "in a cleanup" in self.life.memory:
             rivals = [rival for rival in rivals if rival != "replace"]
         rival = dice.choice(rivals)
         details, writer = self.draw_rival(rival, dice), self.draw_rival_writer(rival, dice)
@@ -409,6 +409,11 @@ class Line:
         if ds.version not in self.existing:
             return False
         return is_same_version(self.ours(ds.version).table.manifest, ds.table.manifest)
+
+    def may_have_had_version_of(self, ds: Dataset) -> bool:
+        """Return whether the table had the version of a handle, for all that anyone can tell."""
+        was_removed = ds.version < self.newest and ds.version not in self.existing
+        return was_removed or self.has_version_of(ds)
 
     @contextmanager
     def _meanwhile(self, rival: Rival, build: Build, committed: set[str]) -> Iterator[None]:

@@ -88,3 +88,46 @@ def test_killed_restores_hold_their_version() -> None:
         step("cleanup", retain=1, by="we", watched=[]),
     )
     assert counts["cleanup"] == 1
+
+
+@pytest.mark.parametrize("which", ["new", 0])
+def test_cleanups_meet_another_table(which: Any) -> None:
+    """A table that takes the place of the one that is cleaned up loses nothing."""
+    rows = {key: {"a": [key]} for key in range(4)}
+    others = [{18: {"a": [1]}, 19: {"a": []}}]
+    counts = replay_whole(
+        step("create", file_version="2.2", columns=[["a", "list"]], rows=rows, way="rows"),
+        step("keep_copy"),
+        step("upsert", names=["a"], rows={3: {"a": [0, 1]}}, by=["we"]),
+        step("upsert", names=["a"], rows={2: {"a": [0, 1]}}, by=["we"]),
+        step(
+            "troubled_cleanup",
+            arguments={"older_than": 0},
+            seed=877000,
+            beside=[27, "replace"],
+            **{"choices beside": {"replacement": [which, others]}},
+        ),
+    )
+    assert counts["tables replaced beside a cleanup"] == 1
+
+
+def test_handles_of_removed_versions_may_continue() -> None:
+    """Nobody can tell that the version of a handle was another table's, if the columns are those
+    of the table and a cleanup has removed its version of that number.
+    """
+    counts = replay_whole(
+        step("create", file_version="2.1", columns=[["c", "list"]], rows={0: {}}, way="empty"),
+        step("append_many", rows={26: {"c": [1, 7]}}),
+        step("append", rows={27: {"c": [1, 7]}}, by=["we"]),
+        step("append", rows={28: {"c": [1, 7]}}, by=["we"]),
+        step("troubled_cleanup", arguments={"older_than": 0}, seed=12188, beside=[]),
+        step("keep_copy"),
+        step(
+            "restarted_query",
+            rows={35: {"c": [None]}},
+            way="append",
+            successor=["new", []],
+        ),
+        step("replace_by_another", replacement=[0, [{38: {"c": None}}]], verb="compact"),
+    )
+    assert counts["replace_by_another"] == 1

@@ -107,13 +107,14 @@ class Trouble:
         if self._folder is not None or self._loses_manifests:
             self._share = 0
         self._calls = 0
-        self._at: tuple[int, Callable[[], None]] | None = None
+        self._at: tuple[int, Callable[[], None], bool] | None = None
         self.num_faults = 0
         self._is_off = False
         self._patches: list[Any] = []
 
-    def at(self, call: int, act: Callable[[], None]) -> None:
-        self._at = call, act
+    def at(self, call: int, act: Callable[[], None], *, before_deletions: bool = True) -> None:
+        """Let others in at the n-th call, or later if that belongs to a deletion and must not."""
+        self._at = call, act, before_deletions
 
     @contextmanager
     def _off(self) -> Iterator[None]:
@@ -151,8 +152,9 @@ class Trouble:
         def call(store: LocalStore, *arguments: Any) -> Any:
             if not self._is_off:
                 self._calls += 1
-                if self._at is not None and self._calls > self._at[0]:
-                    (_, act), self._at = self._at, None
+                if self._is_due(name):
+                    assert self._at is not None
+                    (_, act, _), self._at = self._at, None
                     with self._off():
                         act()
                 path = str(arguments[0] if arguments else "")
@@ -162,6 +164,11 @@ class Trouble:
             return real(store, *arguments)
 
         return call
+
+    def _is_due(self, name: str) -> bool:
+        if self._at is None or self._calls <= self._at[0]:
+            return False
+        return self._at[2] or name not in ("exists", "delete")
 
     def _lose(self, path: str) -> None:
         if self._lost.setdefault(path, self._dice.random() < 0.3):

@@ -24,8 +24,11 @@ files.
 
 Other processes continue meanwhile. Step 4 finds what they commit. A tag on a version that is being
 removed is noticed in step 3, which restores the manifest, or by the creator of the tag (see
-`tag_files`). A restore by this library protects its version with a tag until it is finished. One
-case remains: another program restores a version that is being removed, and commits after step 4.
+`tag_files`). A restore by this library protects its version with a tag until it is finished. Before
+steps 3 and 5 delete, they check that the location still has the same table: another one has
+versions with the same numbers, and a copy has files with the same names. Two cases remain: another
+program restores a version that is being removed, and commits after step 4; a table is replaced
+between a check and the deletions.
 
 Source:  the reference's cleanup.rs.
 Differs: The reference deletes manifests and data files in no particular order, keeps only the
@@ -54,7 +57,11 @@ from lance_stream.maintenance.cleanup.protections import (
     expired_consumers,
     expired_tags,
 )
-from lance_stream.maintenance.cleanup.removal import delete_expired_tags, remove_versions
+from lance_stream.maintenance.cleanup.removal import (
+    check_is_still_there,
+    delete_expired_tags,
+    remove_versions,
+)
 from lance_stream.maintenance.cleanup.report import CleanupReport
 from lance_stream.maintenance.cleanup.rules import CleanupRules
 from lance_stream.maintenance.cleanup.selection import select_versions
@@ -64,10 +71,10 @@ from lance_stream.maintenance.cleanup.unreferenced_files import (
     list_nameable_files,
 )
 from lance_stream.maintenance.links import check_has_no_links
+from lance_stream.snapshot.opening import newest_version_of
 from lance_stream.snapshot.references import branch_by_its_file
 from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
-from lance_stream.table.detached import check_is_attached
 from lance_stream.table.named_files import FileKind
 from lance_stream.table.paths import VERSIONS_DIRECTORY
 
@@ -92,6 +99,7 @@ def cleanup(
 
     Raises:
         NotFoundError: The table no longer exists.
+        TableReplacedError: The location has another table, of which nothing was removed.
         InvalidInputError: The table's versions are published in an external manifest store that is
             not configured, or in another one.
         UnsupportedFeatureError: A version of the table or of a branch has an unsupported feature,
@@ -101,8 +109,7 @@ def cleanup(
             that a remaining version needs.
     """
     as_flag("dry_run", is_dry_run)
-    table = _as_its_branch(table)
-    check_is_attached(table.version)
+    table = _as_its_branch(newest_version_of(table))
     check_references(table.refs)
     table.log.check_may_follow(table.manifest)
     check_has_no_links(table.refs)
@@ -129,12 +136,17 @@ def cleanup(
     check_are_manifests(table.store, sizes)
     removed = selection.removable
     if not is_dry_run:
-        delete_expired_tags(table.refs, expired, ignored)
+        if ignored:
+            check_is_still_there(table)
+            delete_expired_tags(table.refs, expired, ignored)
         removed = remove_versions(table, selection, ignored, commits)
         new = sorted(set(table.log.versions()) - set(remaining))
         files.exclude(read_newest_first(table.log, new))
         files.exclude(read_other_branches(table.refs))
-        work.delete(table.store, [file.path for _, file in files.files()])
+        paths = [file.path for _, file in files.files()]
+        if paths:
+            check_is_still_there(table)
+            work.delete(table.store, paths)
     counts = Counter({FileKind.MANIFEST: len(removed)}) + Counter(
         identity.kind for identity, _ in files.files()
     )

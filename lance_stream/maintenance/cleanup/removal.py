@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from lance_stream.commit.same_table import check_is_same_table
 from lance_stream.errors import NotFoundError
 from lance_stream.maintenance.cleanup.commits_in_progress import CommitsInProgress
 from lance_stream.maintenance.cleanup.manifests import read_ahead
@@ -21,6 +22,19 @@ from lance_stream.snapshot.tag_files import delete_tag
 from lance_stream.storage.store import Store
 
 _VERSIONS_PER_STEP: Final = 64
+
+
+def check_is_still_there(table: TableVersion) -> None:
+    """Check that a table's location still has this table.
+
+    Args:
+        table: The newest version when the cleanup began.
+
+    Raises:
+        NotFoundError: The table was deleted.
+        TableReplacedError: The location has another table.
+    """
+    check_is_same_table(table.log, table.log.read_state(), table.manifest)
 
 
 def delete_expired_tags(refs: Refs, expired: Iterable[Consumer], tags: Iterable[str]) -> None:
@@ -47,8 +61,18 @@ def remove_versions(
 ) -> list[int]:
     """Delete the manifests of the selected versions that have not been protected since.
 
+    Args:
+        table: The newest version when the cleanup began.
+        selection: The versions.
+        ignored: The tags that protect nothing.
+        commits: The commits in progress.
+
     Returns:
         The removed versions, ascending.
+
+    Raises:
+        NotFoundError: The table was deleted.
+        TableReplacedError: The location has another table, of which nothing was removed.
     """
     path = table.log.manifest_path
     removed: list[int] = []
@@ -63,6 +87,7 @@ def remove_versions(
         manifests = read_ahead(table.store, read, [path(version) for version in removable])
         pairs = zip(removable, manifests, strict=True)
         data = {version: manifest for version, manifest in pairs if manifest is not None}
+        check_is_still_there(table)
         table.log.remove(list(data))
         protections = Protections(table.refs, ignored, branches_by_origin(table.refs))
         for version, manifest in data.items():

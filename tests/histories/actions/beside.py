@@ -283,7 +283,7 @@ def replace_by_another(life: Life, choose: Choices) -> None:
     later.check_may_create(line.root, late_start=True)
     replace_table(line, *replacement)
     line.snapshot(line.newest)
-    if line.has_version_of(old):
+    if line.may_have_had_version_of(old):
         return
     verbs = {
         "append": lambda: old.append(data),

@@ -29,8 +29,17 @@ from tests.histories.actions.versions import (
 )
 from tests.histories.life import Life, Line, check_rows, plain_rows
 from tests.histories.model import KEY
+from tests.histories.replacements import check_is_alone, draw_replacement, replace_table
 from tests.histories.steps import Choices, DoesNotFit, Function, action
 from tests.histories.trouble import Trouble
+
+
+def replace_line(life: Life, choose: Choices) -> None:
+    """Another table takes the place of the one that is cleaned up."""
+    line = life.line(choose)
+    check_is_alone(line)
+    replace_table(line, *choose("replacement", lambda dice: draw_replacement(line, dice)))
+
 
 BESIDE: Mapping[str, Function] = {
     "append": append,
@@ -38,6 +47,7 @@ BESIDE: Mapping[str, Function] = {
     "consume": consume,
     "create_branch": create_branch,
     "clone": clone,
+    "replace": replace_line,
 }
 STRAYS = {
     "_refs/tags/torn.json": b'{"version": ',
@@ -89,25 +99,42 @@ def troubled_cleanup(life: Life, choose: Choices) -> None:
         for name, value in arguments.items()
     }
     trouble = Trouble(random.Random(seed))
+    handle, num_replaced = line.ours(), life.counts["tables replaced"]
+    continues: list[bool] = []
+
+    def act(name: str) -> None:
+        _act_beside(life, choose, BESIDE[name])
+        if life.counts["tables replaced"] > num_replaced:
+            continues.append(line.has_version_of(handle))
+
     if beside:
         call, name = beside
-        trouble.at(call, lambda: _act_beside(life, choose, BESIDE[name]))
-    handle = line.ours()
+        may_delete = name != "replace"  # between a check and the deletions nobody could notice it
+        trouble.at(call, partial(act, name), before_deletions=may_delete)
     try:
         with trouble:
             handle.cleanup(**typed_arguments)
     except (LanceStreamError, OSError):
-        if not trouble.num_faults:
+        if not trouble.num_faults and not continues:
             raise
         life.counts["cleanups that failed"] += 1
-    check_remaining_versions(life, line, must & must_stay(line, arguments), seed)
+    if continues == [False]:
+        life.counts["tables replaced beside a cleanup"] += 1
+        must = set(line.existing)
+    elif continues:
+        must = must_stay(line, arguments)
+    else:
+        must &= must_stay(line, arguments)
+    check_remaining_versions(life, line, must, seed)
 
 
 def _act_beside(life: Life, choose: Choices, function: Function) -> None:
     """Do another action in the middle of a cleanup; what it needs may be gone."""
     inner = Choices(choose.dice, choose("choices beside", lambda _: {}))
+    life.memory["in a cleanup"] = True
     with suppress(DoesNotFit, NotFoundError, OSError, ValueError):
         function(life, inner)
+    del life.memory["in a cleanup"]
     choose.recorded["choices beside"] = inner.recorded
 
 

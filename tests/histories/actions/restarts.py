@@ -160,9 +160,7 @@ def _commit_to_another_table(batch: QueryBatch, commit: Callable[[], object], ol
     upsert by the format is planned by its commit.
     """
     line = batch.line
-    may_commit = _exists(line) and (
-        batch.way == FORMAT_UPSERT or line.has_version_of(old) or old.version not in line.existing
-    )
+    may_commit = _exists(line) and (batch.way == FORMAT_UPSERT or line.may_have_had_version_of(old))
     before = files_of(line)  # possibly with files of tasks that died
     try:
         commit()

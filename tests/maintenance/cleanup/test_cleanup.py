@@ -1,23 +1,29 @@
 """Cleanup as a whole: what it reports, and tables that survive kills and concurrent writes."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 import lance_stream
 from lance_stream import Dataset, NotFoundError
+from lance_stream.errors import TableReplacedError
 from lance_stream.maintenance.cleanup.cleanup import cleanup
 from lance_stream.maintenance.cleanup.rules import CleanupRules
+from lance_stream.maintenance.consumers import record_progress
 from lance_stream.table.paths import manifest_path
-from tests.contracts.watched_stores import WatchedStore
+from tests.contracts.watched_stores import Watch, WatchedStore
 from tests.maintenance.cleanup.tables import (
     ALL,
+    DAY,
     NOBODY_WRITES,
     at_first,
     busy_table,
     deletes_manifest,
+    in_days,
     lists_tags,
+    new_table,
     on,
     paths_of,
     rows,
@@ -108,6 +114,69 @@ def cleanup_watched(ds: Dataset, before: Callable[[str, str], None]) -> WatchedS
     store = WatchedStore(ds.table.store, before=before)
     cleanup(on(ds, store).table, ALL)
     return store
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_cleanups_spare_a_tables_successor(is_copy: bool) -> None:
+    """Another table at the location has versions with the numbers that are to be removed, and a
+    consumer of the same name; an older copy of the table needs files that are to be removed.
+    """
+    rules = replace(NOBODY_WRITES, expire_consumers=30 * DAY)
+    replaced: set[int] = set()
+    num_calls = len(cleanup_watched(busy_table(), lambda _call, _path: None).calls)
+    for number in range(num_calls):
+        ds = busy_table()
+        record_progress(ds.table.refs, "reader", 2)
+        successor = older_copy(ds) if is_copy else files_of(other_table())
+
+        def replace_table(
+            number: int = number, ds: Dataset = ds, successor: Files = successor
+        ) -> None:
+            replaced.add(number)
+            for path in paths_of(ds):
+                ds.table.store.delete(path)
+            for path, content in successor.items():
+                ds.table.store.write(path, content)
+
+        store = WatchedStore(ds.table.store)
+        store.before = at_call(store, number, replace_table)
+        with suppress(NotFoundError, TableReplacedError):
+            cleanup(on(ds, store).table, rules, environment=in_days(31))
+        if number in replaced:
+            assert files_of(ds) == successor, f"replaced at call {number}"
+    assert len(replaced) > 40
+
+
+Files = dict[str, bytes]
+
+
+def files_of(ds: Dataset) -> Files:
+    return {path: bytes(ds.table.store.read(path)) for path in paths_of(ds)}
+
+
+def other_table() -> Dataset:
+    ds = new_table().append(rows(1))
+    record_progress(ds.table.refs, "reader", 2)
+    return ds
+
+
+def older_copy(ds: Dataset) -> Files:
+    """Return the files of a table as they were at version 5."""
+    return {path: content for path, content in files_of(ds).items() if path not in LATER}
+
+
+LATER = {manifest_path(version) for version in range(6, 20)}
+
+
+def at_call(store: WatchedStore, number: int, act: Callable[[], object]) -> Watch:
+    """Return a watch that acts at a call, by its number, or at the first one after it that belongs
+    to no deletion: between a check and the deletions nobody notices another table.
+    """
+
+    def is_due(call: str, _path: str) -> bool:
+        return len(store.calls) > number and call not in ("exists", "delete")
+
+    return at_first(is_due, act)
 
 
 def test_concurrently_used_files_stay() -> None:
