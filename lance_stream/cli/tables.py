@@ -50,8 +50,8 @@ def table_lines(
     header: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    title: str | None = None,
-    numbers: Collection[str] = (),
+    title: str | None,
+    numbers: Collection[str],
 ) -> list[str]:
     """Return the lines of a table; they are escaped and can contain our styles.
 
@@ -73,7 +73,7 @@ def table_lines(
 
 
 def lines_of(
-    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()
+    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str]
 ) -> list[str]:
     """Return a table as lines: a header and rows in columns, two spaces between them."""
     cells = [list(header), *(list(row) for row in rows)]

@@ -413,7 +413,7 @@ class ExternalLog:
             self._latest()
         return self._newest_seen is None or version < self._newest_seen
 
-    def _load(self, location: _Location, etag: str = "", *, is_newest: bool = False) -> Manifest:
+    def _load(self, location: _Location, etag: str = "", *, is_newest: bool) -> Manifest:
         """Return the manifest of a version, after giving it its final name if it is staged.
 
         Raises:

@@ -130,9 +130,9 @@ def read_manifest(
     store: Store,
     path: str,
     version: int,
-    etag: str = "",
+    etag: str,
     *,
-    is_newest: bool = False,
+    is_newest: bool,
     size_bytes: int | None = None,
 ) -> Manifest:
     """Return the manifest in a file; caches the newest one of a table.

@@ -19,7 +19,7 @@ that name, because it is created once.
 from typing import Final
 
 from lance_stream.commit.version_log import VersionLog
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.errors import (
     CommitAbortedError,
     CommitUncertainError,
@@ -39,7 +39,7 @@ def publish_and_confirm(
     version: int,
     manifest: bytes,
     transaction_file: str,
-    environment: Environment = MACHINE,
+    environment: Environment,
 ) -> bool:
     """Publish a version, and return whether it is ours.
 

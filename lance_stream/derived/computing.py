@@ -82,7 +82,7 @@ class ComputeJob:
 
     units: tuple[WorkUnit, ...]
     store: Store
-    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None
+    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def compute_jobs(
     rows: Sequence[CandidateRows],
     num_workers: int,
     store: Store,
-    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None = None,
+    stored_states: tuple[RowIds, npt.NDArray[np.int64]] | None,
 ) -> list[ComputeJob]:
     """Divide the rows to check into jobs of about equal size.
 

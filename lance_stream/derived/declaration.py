@@ -44,10 +44,10 @@ class Declaration:
     outputs: pa.Schema
     function: Callable[..., Any]
     function_version: str
-    setup: Callable[[], Any] | None = None
-    copy_columns: tuple[str, ...] = ()
-    batch_rows: int = 1024
-    rows_per_commit: int = 100_000
+    setup: Callable[[], Any] | None
+    copy_columns: tuple[str, ...]
+    batch_rows: int
+    rows_per_commit: int
     max_failures: int = 1000
     quarantines: bool = True
 

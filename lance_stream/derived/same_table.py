@@ -30,7 +30,7 @@ from lance_stream.derived.candidates import files_of
 from lance_stream.derived.computing import ComputedValues, Runner, StagedValues
 from lance_stream.derived.declaration import Declaration
 from lance_stream.derived.fingerprints import fingerprints_of
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.read.row_lookup import find_rows
 from lance_stream.row_updates.changed_rows import (
     by_fragment,
@@ -80,7 +80,7 @@ def write_computed(
     declaration: Declaration,
     computed: Sequence[ComputedValues],
     runner: Runner,
-    environment: Environment = MACHINE,
+    environment: Environment,
 ) -> WrittenValues | None:
     """Write the files of computed values; return None if no row needs a value any more.
 

@@ -119,7 +119,7 @@ class VersionChanges:
             _slice_parts(self.changed.inserts, start - after - updates, stop - after - updates),
         )
 
-    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+    def units_by_pairs(self, start: int, stop: int | None) -> Iterator[ChangeUnit]:
         """Yield the work units between two positions that count an update as one row change.
 
         Args:

@@ -85,7 +85,7 @@ def consumer_of(tag: str) -> str:
     return tag.removeprefix(CONSUMER_PREFIX).removeprefix(SNAPSHOT_PREFIX)
 
 
-def consumer_tag(name: str, prefix: str = CONSUMER_PREFIX) -> str:
+def consumer_tag(name: str, prefix: str) -> str:
     """Return the name of the tag that stores a consumer's progress, or its start.
 
     Raises:

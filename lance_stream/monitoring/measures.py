@@ -87,8 +87,8 @@ class TableMeasures:
     data_bytes: int | None
     committed_at: float | None
     age_seconds: float | None
-    consumers: tuple[ConsumerLag, ...] = ()
-    indices: tuple[IndexMeasure, ...] = ()
+    consumers: tuple[ConsumerLag, ...]
+    indices: tuple[IndexMeasure, ...]
 
 
 @dataclass(frozen=True, slots=True)

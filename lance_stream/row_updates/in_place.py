@@ -76,7 +76,7 @@ class ColumnsJob:
     offsets: npt.NDArray[np.uint32]
     new: NewValues
     target: WriteTarget
-    needs_stored: bool = True
+    needs_stored: bool
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class SortedRows:
             yield rows
 
     def read_with_words(
-        self, store: Store, word_range: WordRange = ALL_WORDS
+        self, store: Store, word_range: WordRange
     ) -> Iterator[tuple[pa.RecordBatch, U64s]]:
         """Yield the rows of a range, and their words; see `read`."""
         first, last = np.uint64(word_range.first), np.uint64(word_range.last)

@@ -44,7 +44,7 @@ def open_manifest(
     uri: str,
     log: VersionLog,
     manifest: Manifest,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None,
 ) -> TableVersion:
     """Return the version that a manifest describes; warns if the table has unmerged rows.
 

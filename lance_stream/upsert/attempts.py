@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from lance_stream.commit.committer import ConfigEntries
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.errors import (
     ColumnsChangedError,
     CommitUncertainError,
@@ -101,11 +101,11 @@ class Strategy(Protocol):
 def upsert_by(
     strategy: Strategy,
     table: TableVersion,
-    micro_batch: PendingBatch | None = None,
+    micro_batch: PendingBatch | None,
     *,
-    is_current: bool = False,
-    phases: Phases | None = None,
-    environment: Environment = MACHINE,
+    is_current: bool,
+    phases: Phases | None,
+    environment: Environment,
     config_entries: ConfigEntries | None = None,
     check: Callable[[Manifest], None] | None = None,
 ) -> UpsertResult:

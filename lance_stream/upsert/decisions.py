@@ -60,7 +60,7 @@ class Decision(NamedTuple):
 
 
 def decide(
-    incoming: IncomingRows, matches: Matches, is_undone: npt.NDArray[np.bool_] | None = None
+    incoming: IncomingRows, matches: Matches, is_undone: npt.NDArray[np.bool_] | None
 ) -> Decision:
     """Return the decisions about the rows of a batch.
 
@@ -106,7 +106,7 @@ def decide_changes(
     table: TableVersion,
     incoming: IncomingRows,
     matches: Matches,
-    remembered: RememberedDeletes | None = None,
+    remembered: RememberedDeletes | None,
     workers: Workers = THREADS,
 ) -> Decision:
     """Return the decisions about the rows of a batch, by the remembered deletes and the rules.

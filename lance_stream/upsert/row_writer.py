@@ -68,9 +68,9 @@ class Written(NamedTuple):
     decision: Decision
     changed: RowAddresses
     inserted_keys: npt.NDArray[np.uint64]
-    deletes: Deletes | None = None
-    file_bounds: tuple[FileBounds, ...] = ()
-    in_place: tuple[Fragment, ...] = ()
+    deletes: Deletes | None
+    file_bounds: tuple[FileBounds, ...]
+    in_place: tuple[Fragment, ...]
 
     @property
     def files(self) -> tuple[Fragment, ...]:

@@ -255,7 +255,7 @@ def cast_deletes(rows: pa.RecordBatch, schema: pa.Schema) -> Deletes:
         ) from error
 
 
-def column_names(on: Sequence[str], *, is_history: bool = False) -> list[str]:
+def column_names(on: Sequence[str], *, is_history: bool) -> list[str]:
     """Return the required columns of a file of deletes, or of events, given the key columns."""
     extra = [STORES] if is_history else []
     return [*(_KEY_PREFIX + name for name in on), SEQUENCE, DELETED_AT, *extra]

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lance_stream.arrays import Positions
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.errors import CorruptDataError, InvalidInputError, RetryableConflictError
 from lance_stream.keys.batch_keys import NO_MATCH, KeyLookup
 from lance_stream.keys.key_words import hash_keys
@@ -90,7 +90,7 @@ class RememberedDeletes:
     files: tuple[TombstoneFile, ...]
     now_ms: int
     age_ms: int | None
-    values: tuple[str, ...] | None = None
+    values: tuple[str, ...] | None
 
     @property
     def oldest_ms(self) -> int:
@@ -221,7 +221,7 @@ def remembered_deletes(
     table: TableVersion,
     rules: UpsertRules,
     sequence: pa.DataType | None,
-    environment: Environment = MACHINE,
+    environment: Environment,
 ) -> RememberedDeletes | None:
     """Return the deletes that a version remembers and that apply to a batch; reads no file.
 
@@ -441,7 +441,7 @@ def plan_tombstones(
     remembered: RememberedDeletes,
     deletes: Sequence[Deletes],
     schema: Schema,
-    environment: Environment = MACHINE,
+    environment: Environment,
 ) -> PlannedTombstones:
     """Write the file of the deletes of a batch, if there are any.
 

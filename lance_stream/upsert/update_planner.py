@@ -66,7 +66,7 @@ class PlannedUpdate:
     operation: Update
     staged: StagedFiles
     untouched: RowAddresses
-    tombstones: PlannedTombstones | None = None
+    tombstones: PlannedTombstones | None
 
     @property
     def changes_anything(self) -> bool:

@@ -155,7 +155,7 @@ def create_with_fragments(
     version: FileVersion,
     *,
     stable_row_ids: bool = True,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None,
     micro_batch: PendingBatch | None = None,
 ) -> TableVersion | None:
     """Create a table whose first version has rows; return None if the table already exists.
@@ -213,7 +213,7 @@ def new_schema(schema: pa.Schema, version: FileVersion, first_id: int = 0) -> Sc
     return numbered_schema(fields, version, first_id)
 
 
-def numbered_schema(fields: Schema, version: FileVersion, first_id: int = 0) -> Schema:
+def numbered_schema(fields: Schema, version: FileVersion, first_id: int) -> Schema:
     """Return columns as a table of a file version stores them; those without a field id get one.
 
     Raises:

@@ -75,7 +75,7 @@ def overwrite_fragments(
     table: TableVersion,
     fragments: Sequence[Fragment],
     schema: Schema | None,
-    micro_batch: PendingBatch | None = None,
+    micro_batch: PendingBatch | None,
     environment: Environment = MACHINE,
 ) -> Outcome:
     """Replace all fragments of a table by new ones, which any worker may have written.

@@ -30,8 +30,8 @@ class Query:
         with_row_id: Whether to add the row ids.
     """
 
-    columns: list[str] | None = None
-    where: str | None = None
+    columns: list[str] | None
+    where: str | None
     order_by: str | None = None
     limit: int | None = None
     with_row_id: bool = False

@@ -77,7 +77,7 @@ class AppendedRows:
                 rows = self._rows(fragment, first, last)
                 yield factory.unit(index_by_id[fragment.id], INSERT, **rows)
 
-    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+    def units_by_pairs(self, start: int, stop: int | None) -> Iterator[ChangeUnit]:
         """Yield the same: without updates, there are no pairs of images."""
         return self.units(start, stop)
 

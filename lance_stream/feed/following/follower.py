@@ -119,7 +119,7 @@ class Step(Protocol):
         """Yield the work units that read a range of row changes."""
         ...
 
-    def units_by_pairs(self, start: int = 0, stop: int | None = None) -> Iterator[ChangeUnit]:
+    def units_by_pairs(self, start: int, stop: int | None) -> Iterator[ChangeUnit]:
         """Yield the work units between two positions of an earlier release."""
         ...
 

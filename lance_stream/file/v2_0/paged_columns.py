@@ -34,7 +34,7 @@ class PagedColumn:
     def __init__(
         self,
         metadata: ColumnMetadata,
-        of_file: tuple[ByteRange, ...] = (),
+        of_file: tuple[ByteRange, ...],
         stored: Field | None = None,
     ) -> None:
         self._pages = metadata.pages

@@ -59,7 +59,7 @@ def compare(ours: Rows, theirs: Rows) -> Comparison:
     return Comparison(our_digest, their_digest, tuple(differing))
 
 
-def read_parquet(path: str, columns: list[str] | None = None) -> Iterable[pa.RecordBatch]:
+def read_parquet(path: str, columns: list[str] | None) -> Iterable[pa.RecordBatch]:
     """Return the rows of a parquet file, or of the parquet files of a folder, on local disk.
 
     Each file is read with its own columns: files of one folder may differ, and no column must be

@@ -22,8 +22,8 @@ class ChangeRows:
     """
 
     carried: pa.Schema
-    filter: str | None = None
-    keeps_change_columns: bool = True
+    filter: str | None
+    keeps_change_columns: bool
 
     def read(self, units: tuple[ChangeUnit, ...]) -> Iterator[pa.RecordBatch]:
         """Yield the row changes of units, with small batches joined."""

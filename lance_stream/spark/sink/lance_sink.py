@@ -219,7 +219,7 @@ class LanceSink:
     def __init__(
         self,
         arguments: WriterArguments,
-        on_commit: Callable[[SinkCommit], object] | None = None,
+        on_commit: Callable[[SinkCommit], object] | None,
     ) -> None:
         if on_commit is not None and not callable(on_commit):
             raise InvalidInputError(

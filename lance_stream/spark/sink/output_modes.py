@@ -89,7 +89,7 @@ REFUSALS: Final[Mapping[tuple[str, Results], str]] = {
 """Why a mode refuses certain results, and what to use instead."""
 
 
-def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str] = ()) -> None:
+def check_output_mode(df: DataFrame, query: Any, mode: str, on: Sequence[str]) -> None:
     """Refuse the batch of a query whose results the sink's mode would store wrongly.
 
     Args:

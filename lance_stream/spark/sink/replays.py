@@ -35,7 +35,7 @@ from lance_stream.spark.writer.bad_row_rules import publish_bad_rows
 _log = logging.getLogger("lance_stream.sink")
 
 
-def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str = "") -> MicroBatch:
+def identify(df: DataFrame, batch_id: int, app_id: str | None, rules: str) -> MicroBatch:
     """Return which micro-batch of which stream a DataFrame is.
 
     Args:

@@ -108,7 +108,7 @@ class LanceSinks:
     """
 
     def __init__(
-        self, targets: Mapping[str, LanceSink | tuple[Rows, LanceSink]], *, atomic: bool = False
+        self, targets: Mapping[str, LanceSink | tuple[Rows, LanceSink]], *, atomic: bool
     ) -> None:
         if not isinstance(targets, Mapping) or not targets:
             raise InvalidInputError(

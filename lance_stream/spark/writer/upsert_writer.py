@@ -180,7 +180,7 @@ def commit_upsert(
     staged: Sequence[StagedRows],
     batch: PendingBatch | None,
     *,
-    even_without_rows: bool = False,
+    even_without_rows: bool,
 ) -> UpsertResult:
     """Apply the rows of all tasks, and commit one version; delete the files of staged rows.
 

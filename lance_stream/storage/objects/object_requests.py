@@ -91,7 +91,7 @@ class ObjectInfo(NamedTuple):
     key: str
     size_bytes: int
     modified: float
-    etag: str = ""
+    etag: str
 
 
 class Pages(Protocol):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.errors import InvalidInputError, UnsupportedFeatureError
 from lance_stream.snapshot.store_clock import with_store_clock
 from lance_stream.snapshot.table_version import TableVersion
@@ -119,7 +119,7 @@ def open_shadowed_events(
     table: TableVersion,
     rules: UpsertRules,
     stored: Sequence[str],
-    environment: Environment = MACHINE,
+    environment: Environment,
 ) -> RememberedDeletes:
     """Return the shadowed events that a version remembers; reads no file.
 

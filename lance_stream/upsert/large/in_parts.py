@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_stream.arrays import RowAddresses
-from lance_stream.environment import MACHINE, Environment
+from lance_stream.environment import Environment
 from lance_stream.errors import LanceStreamError
 from lance_stream.keys.key_matcher import KeyMatcher
 from lance_stream.keys.key_words import without_dictionary
@@ -68,7 +68,7 @@ class PartedUpsert:
 
     table: TableVersion
     rules: UpsertRules
-    remembered: RememberedDeletes | None = None
+    remembered: RememberedDeletes | None
     keeps_keys: bool = True
 
     def do_rows(self, rows: pa.Table) -> UpsertPart:
@@ -179,9 +179,9 @@ def upsert_in_parts(
     rules: UpsertRules,
     columns: Sequence[str],
     sequence: pa.DataType | None,
-    micro_batch: PendingBatch | None = None,
-    phases: Phases | None = None,
-    environment: Environment = MACHINE,
+    micro_batch: PendingBatch | None,
+    phases: Phases | None,
+    environment: Environment,
     *,
     is_current: bool = False,
 ) -> UpsertResult:

@@ -136,7 +136,7 @@ def compress_mini_block(
     )
 
 
-def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None) -> EncodedBlock:
+def compress_block(encoded: EncodedBlock, scheme: str, level: int | None) -> EncodedBlock:
     """Compress a block; arguments as in `compress_mini_block`."""
     return EncodedBlock(
         General(encoded.codec, scheme, level),
@@ -145,9 +145,7 @@ def compress_block(encoded: EncodedBlock, scheme: str, level: int | None = None)
     )
 
 
-def compress_per_value(
-    block: VariableWidthBlock, scheme: str, level: int | None = None
-) -> EncodedValues:
+def compress_per_value(block: VariableWidthBlock, scheme: str, level: int | None) -> EncodedValues:
     """Compress each value; arguments as in `compress_mini_block`."""
     return EncodedValues(
         General(Variable.of(block), scheme, level),

@@ -35,7 +35,7 @@ class LeafColumn:
     field_id: int
     arrow_type: pa.DataType
     is_list: tuple[bool, ...]
-    entries_per_row: int = 1
+    entries_per_row: int
 
 
 @dataclass(frozen=True, slots=True)
