@@ -99,7 +99,7 @@ def _is_committed(table: TableVersion, number: int, environment: Environment) ->
             return bool(entry.num_rows)
     is_shortened = len(entries) == 1 and ledger_entries.is_silent(entries[0], newest.version)
     is_complete = len(entries) <= ledger_entries.MAX_RECENT and not is_shortened
-    if is_complete or not entries or entries[-1].batch_id < number:
+    if is_complete or entries[-1].batch_id < number:
         return False
     raise InvalidInputError(
         f"it is unknown whether the table {table.uri} has the rows of replay {number}: too many "

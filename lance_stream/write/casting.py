@@ -281,11 +281,7 @@ def _fits(incoming: pa.DataType, target: pa.DataType) -> bool:
     return any(
         any(accepts(incoming) for accepts in family) and any(accepts(target) for accepts in family)
         for family in families
-    ) and not (
-        types.is_fixed_size_binary(incoming)
-        and types.is_fixed_size_binary(target)
-        and incoming.byte_width != target.byte_width
-    )
+    ) and not (types.is_fixed_size_binary(incoming) and types.is_fixed_size_binary(target))
 
 
 def _entries_type(arrow: pa.DataType) -> pa.StructType | None:

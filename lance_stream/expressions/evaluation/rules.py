@@ -189,9 +189,7 @@ def _digits_of(node: Node, value: Datum, batch: pa.RecordBatch) -> int | None:
 def _with_decimals(
     operands: Sequence[Node], values: Sequence[Datum], batch: pa.RecordBatch
 ) -> list[Datum]:
-    """Return numbers; unless one is a float, convert integers to decimals with Spark's digits."""
-    if any(is_float(value.type) for value in values):
-        return list(values)
+    """Return numbers, integers as decimals with Spark's digits."""
     return [
         to_decimal(value, _digits_of(operand, value, batch))
         if pa.types.is_integer(value.type)

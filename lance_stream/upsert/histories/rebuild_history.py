@@ -360,8 +360,6 @@ def _replaced_rows(stored: StoredRows, keys: Positions, starts: Positions) -> Po
 
 def _numbered(keys: Positions) -> Positions:
     """Return the number of each item within its key, from 0; equal keys must be adjacent."""
-    if not len(keys):
-        return keys
     begins = np.concatenate([[True], keys[1:] != keys[:-1]])
     firsts = np.flatnonzero(begins)
     numbers: Positions = np.arange(len(keys)) - firsts[np.cumsum(begins) - 1]
