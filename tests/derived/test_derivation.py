@@ -27,7 +27,7 @@ from lance_stream.derived import computing, derivation, same_table
 from lance_stream.derived.computing import Local
 from lance_stream.derived.derivation import Derivation
 from lance_stream.derived.progress import read_progress
-from lance_stream.derived.reports import DerivedCommit
+from lance_stream.derived.reports import DerivedCommit, DerivedStatus
 from lance_stream.retries import RetryPolicy
 from lance_stream.row_updates.in_place import write_columns
 from lance_stream.storage.local_store import LocalStore
@@ -162,6 +162,13 @@ def test_new_rows_read_no_other_columns(tmp_path: Path, monkeypatch: pytest.Monk
     read = watch_data_files(monkeypatch)
     assert derive(uri, LENGTH, Lengths(), "text", function_version="1").run().num_computed == 300
     assert 0 < sum(read) < 200_000  # the vectors are 2.4 MB
+
+
+def test_new_derivations_have_all_rows_pending(tmp_path: Path) -> None:
+    """A new derivation has all rows before it, and no failure."""
+    uri = new_table(tmp_path, (0, 100))
+    lengths = derive(uri, LENGTH, Lengths(), "text", function_version="1")
+    assert lengths.status() == DerivedStatus(2, None, None, False, 100, 100, 0)
 
 
 def test_backfills_start_with_the_newest_rows(tmp_path: Path) -> None:

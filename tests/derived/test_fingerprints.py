@@ -18,6 +18,18 @@ def numbers(values: pa.Array) -> Fingerprints:
     return fingerprints_of(pa.RecordBatch.from_arrays([values], ["v"]), FUNCTION)
 
 
+def test_stored_fingerprints_outlive_releases() -> None:
+    """They are stored: with other numbers, all rows of all tables would be computed again."""
+    columns = {
+        "v": pa.array([1, -1, None]),
+        "t": pa.array(["x", "", "y"]),
+        "f": pa.array([0.5, None, 2.0], pa.float32()),
+    }
+    (batch,) = pa.table(columns).to_batches()
+    expected = [5117265710565102226, 1708849089111893067, 8467762192835213607]
+    assert fingerprints_of(batch, FUNCTION).tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("kind", "values"),
     [

@@ -72,6 +72,8 @@ def test_different_rows_are_an_error(table: TableVersion) -> None:
     for other in (rows(1), rows(1, 3), rows(1, 2, 2)):
         with pytest.raises(OtherBatchError, match="have arrived under the same batch id"):
             take_in(table, 0, other)
+        assert batch(0, other).check(newest_version_of(table)).rows_differ
+    assert not batch(0, rows(2, 1)).check(newest_version_of(table)).rows_differ
     assert ids_of(table) == [1, 2]
     assert lance_stream.open_dataset(table.uri).verify() == []
 

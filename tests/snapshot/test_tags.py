@@ -97,6 +97,12 @@ def test_times_passed_as_tags_are_explained(ds: Dataset) -> None:
     with pytest.raises(InvalidInputError, match="cannot be the name") as caught:
         ds.checkout("2026-11-27 08:00")
     assert "A time is a datetime in Python" in caught.value.__notes__[0]
+    with pytest.raises(NotFoundError, match="does not exist") as missing:
+        ds.tags.update("2026-11-27", 1)
+    assert missing.value.__notes__ == caught.value.__notes__
+    with pytest.raises(NotFoundError, match="does not exist") as missing:
+        ds.tags.update("v2026", 1)
+    assert not hasattr(missing.value, "__notes__")
 
 
 @pytest.mark.parametrize(
