@@ -28,7 +28,7 @@ from lance_stream.read.units import unit_of
 from lance_stream.schema.arrow_schemas import field_to_arrow
 from lance_stream.schema.column_paths import quote_path, split_path
 from lance_stream.schema.fields import UNASSIGNED_ID, Field
-from lance_stream.schema.identity import Ids, composed, inverted, is_list
+from lance_stream.schema.identity import Ids, composed, inverted, is_list, with_items
 from lance_stream.schema.projections import Path, ids_by_path, project
 from lance_stream.schema.system_columns import CHANGE_COLUMNS
 from lance_stream.schema.types.logical_types import MAP, STRUCT
@@ -106,6 +106,7 @@ class FeedColumns:
         self.arrow_schema = feed_schema(self.data_schema)
         self.ancestry = ancestry or Ancestry(as_of)
         ids = {field.id: field.id for field in self.schema.walk()}
+        self._num_fields = len(ids)
         self._ids: dict[int, Ids] = {as_of.version: ids if resumed_ids is None else resumed_ids}
         self._last: Ids = self._ids[as_of.version]
         self._oldest = as_of.version  # the oldest direct or indirect origin of `as_of` so far
@@ -118,7 +119,10 @@ class FeedColumns:
         self.ancestry.cache_version(table)
         if table.version not in self._ids:
             self._cache_ids(table.version, self._follow(table) if self.schema.fields else {})
-        return self._ids[table.version]
+        ids = self._ids[table.version]
+        if len(ids) < self._num_fields:
+            return with_items(ids, table.schema.fields, self.schema.fields)
+        return ids
 
     def _cache_ids(self, version: int, ids: Ids) -> None:
         """Cache the ids of a version; versions with equal ids share one mapping."""

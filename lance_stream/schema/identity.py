@@ -17,7 +17,7 @@ The items of a list, and the keys and values of a map, are identified by their l
 Source: the ids that the reference assigns for each verb, read from its manifests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from lance_stream.schema.fields import Field
@@ -53,6 +53,25 @@ def composed(first: Ids, then: Ids) -> Ids:
 def inverted(ids: Ids) -> Ids:
     """Return the inverse mapping."""
     return {value: key for key, value in ids.items()}
+
+
+def with_items(ids: Ids, before: Sequence[Field], after: Sequence[Field]) -> Ids:
+    """Return a mapping that includes the items of all lists, and the keys and values of all maps.
+
+    A composition lacks them if a version between the two had a number in place of the list.
+
+    Args:
+        ids: From the newer to the older schema.
+        before: Columns of the older schema.
+        after: Columns of the newer schema.
+    """
+    older = {field.id: field for root in before for field in root.walk()}
+    completed = dict(ids)
+    for newer in (field for root in after for field in root.walk()):
+        if newer.id in completed:
+            for old_item, item in _paired_items(older[completed[newer.id]], newer):
+                completed.setdefault(item.id, old_item.id)
+    return completed
 
 
 def is_list(field: Field) -> bool:
@@ -104,21 +123,18 @@ def _pair(older: Field, newer: Field, old_ids: dict[int, int], *, ids_match: boo
     old_ids[newer.id] = older.id
     if older.logical_type == newer.logical_type == STRUCT:
         _pair_siblings(older.children, newer.children, old_ids, ids_match=ids_match)
-    elif is_list(older) and is_list(newer):
-        _pair_by_position(older.children, newer.children, old_ids, ids_match=ids_match)
+    for old_item, item in _paired_items(older, newer):
+        _pair(old_item, item, old_ids, ids_match=ids_match)
+
+
+def _paired_items(older: Field, newer: Field) -> Iterator[tuple[Field, Field]]:
+    """Yield the items of two lists, or the entries, keys and values of two maps, in pairs."""
+    if is_list(older) and is_list(newer):
+        yield from zip(older.children, newer.children, strict=False)
     elif older.logical_type == newer.logical_type == MAP:
-        for old_entries, new_entries in zip(older.children, newer.children, strict=False):
-            old_ids[new_entries.id] = old_entries.id
-            _pair_by_position(
-                old_entries.children, new_entries.children, old_ids, ids_match=ids_match
-            )
-
-
-def _pair_by_position(
-    before: Sequence[Field], after: Sequence[Field], old_ids: dict[int, int], *, ids_match: bool
-) -> None:
-    for older, newer in zip(before, after, strict=False):
-        _pair(older, newer, old_ids, ids_match=ids_match)
+        for old_entries, entries in zip(older.children, newer.children, strict=False):
+            yield old_entries, entries
+            yield from zip(old_entries.children, entries.children, strict=False)
 
 
 def _are_of_one_kind(one: Field, other: Field) -> bool:

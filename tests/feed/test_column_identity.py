@@ -212,6 +212,27 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
     assert [row[2] for row in images_of(uri, "m")][:3] == [[("k", {"q": 2, "p": 1})], None, []]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.list_(pa.int64()), [1, None]),
+        (pa.large_list(pa.list_(pa.int64())), [[1], None, []]),
+        (pa.map_(pa.string(), pa.list_(pa.int64())), [("k", [1])]),
+    ],
+)
+@pytest.mark.parametrize("between", [pa.int64(), pa.list_(pa.float32(), 4)])
+def test_items_belong_to_lists_forever(
+    tmp_path: Path, kind: pa.DataType, value: Any, between: pa.DataType
+) -> None:
+    """A column without items between two of a list's kind does not take their values."""
+    uri = uri_of(tmp_path)
+    rows = [{"x": value}, {"x": None}]
+    create_table(uri, *rows, schema=pa.schema({"x": kind}), version="2.2")
+    overwrite(uri, schema=pa.schema({"x": between}))
+    overwrite(uri, schema=pa.schema({"x": kind}))
+    assert [row[2] for row in images_of(uri, "x")] == [value, None, value, None]
+
+
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_structs_may_become_packed_or_unpacked(tmp_path: Path, is_packed: bool) -> None:
     """Packing only affects storage and must not create another column."""

@@ -45,6 +45,8 @@ class Kind:
     parse: Callable[[Value], Any] | None = None
 
 
+LENGTH_OF_VECTORS = 4
+
 STRINGS = ["", "a", "ab", "b", "zebra", "ü", "𝄞", "B", "a" * 40]
 
 
@@ -53,11 +55,11 @@ def _one_of(*values: Value) -> Callable[[random.Random], Value]:
 
 
 def _list(dice: random.Random) -> Value:
-    return [dice.choice([None, 0, 1, 7]) for _ in range(dice.randrange(4))]
+    return [dice.choice([None, 0, 1, 7]) for _ in range(dice.randint(0, LENGTH_OF_VECTORS))]
 
 
 def _vector(dice: random.Random) -> Value:
-    return [float(dice.randrange(9)) for _ in range(4)]
+    return [float(dice.randrange(9)) for _ in range(LENGTH_OF_VECTORS)]
 
 
 def _pair(dice: random.Random) -> Value:
@@ -75,7 +77,7 @@ KINDS: Mapping[str, Kind] = {
     "bool": Kind(pa.bool_(), lambda dice: dice.random() < 0.5),
     "list": Kind(pa.list_(pa.int64()), _list),
     "pair": Kind(PAIR, _pair, lowest_file_version="2.1"),
-    "vector": Kind(pa.list_(pa.float32(), 4), _vector),
+    "vector": Kind(pa.list_(pa.float32(), LENGTH_OF_VECTORS), _vector),
     "uuid": Kind(pa.uuid(), lambda dice: f"{dice.randrange(1 << 32):032x}", parse=bytes.fromhex),
 }
 SPECIAL_KINDS: Mapping[str, Kind] = {
@@ -114,6 +116,16 @@ LanceDB's refresh fills those of the kind `computed`, which rows of other writer
 """
 
 ALL_KINDS: Mapping[str, Kind] = {**KINDS, **SPECIAL_KINDS, **DERIVED_KINDS}
+
+NUMBERS = {"int32", "int64", "float32", "float64"}
+LISTS = {"list", "vector"}
+"""The feed converts small whole numbers between `NUMBERS`, and lists of them between these."""
+
+
+def kinds_in_place_of(kind: str) -> list[str]:
+    """Return the kinds that an overwrite may give to a column of a kind; values may convert."""
+    group = NUMBERS | LISTS
+    return sorted(group) if kind in group else [kind]
 
 
 def to_arrow(values: Iterable[Value], kind: str) -> pa.Array:

@@ -92,6 +92,24 @@ def test_deferred_remaps_stay_deferred() -> None:
 
 
 @pytest.mark.oracle
+def test_searches_avoid_graphs_deferring_remaps() -> None:
+    """pylance's HNSW graphs keep the nodes of rows whose vectors a compaction has removed."""
+    rows = {key: {"a": [float(key), 0.0, 1.0, 2.0]} for key in range(4)}
+    columns = [["a", "vector"]]
+    steps = [
+        step("create", unstable=True, file_version="2.0", columns=columns, rows=rows, way="rows"),
+        step("create_vector_index", column="a", kind="IVF_HNSW_SQ"),
+        step("search", column="a"),
+        step("merge", form="update only", rows={0: {"a": [7.0] * 4}}, by=["pylance"]),
+        step("compact", size=3, defers=True, by=["pylance"]),
+        step("search", column="a"),
+    ]
+    outcome = replay(steps)
+    assert outcome.error is None
+    assert (outcome.counts["search"], outcome.counts["unfit search"]) == (1, 1)
+
+
+@pytest.mark.oracle
 def test_filters_avoid_segments_of_zone_maps() -> None:
     """For `IS NULL`, pylance also selects values that have replaced nulls of an older segment."""
     rows = {0: {"e": 8.0}}

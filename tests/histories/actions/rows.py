@@ -16,7 +16,7 @@ from lance_stream.write.fragments import write_fragments
 from tests.histories.actions.streams import upsert_by_tasks
 from tests.histories.lancedb_tables import HAS_LANCEDB
 from tests.histories.life import OTHERS, Life, Line, in_list, merge_all, unchanged
-from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State
+from tests.histories.model import ALL_KINDS, KEY, SPECIAL_KINDS, State, kinds_in_place_of
 from tests.histories.steps import Choices, DoesNotFit, action
 
 FORMS = {
@@ -353,8 +353,8 @@ def move_keys(life: Life, choose: Choices) -> None:
 
 @action(weight=1)
 def overwrite(life: Life, choose: Choices) -> None:
-    """Replaces all rows, with the same columns, the same with other metadata, or other ones."""
-    line, now = life.line(choose), None
+    """Replaces all rows: of the same columns, of other metadata, of other kinds, or other ones."""
+    line = life.line(choose)
     now = line.now
     columns = choose(
         "columns",
@@ -362,6 +362,7 @@ def overwrite(life: Life, choose: Choices) -> None:
             [
                 [[c.name, c.kind, c.note] for c in now.plain_columns],
                 [[c.name, c.kind, dice.choice(["", "n1", "n2"])] for c in now.plain_columns],
+                [[c.name, dice.choice(kinds_in_place_of(c.kind)), ""] for c in now.plain_columns],
                 [[*column, ""] for column in life.draw_columns(dice)],
             ]
         ),

@@ -10,7 +10,7 @@ import pyarrow as pa
 from lance_stream.feed.row_differences import RowDifferences
 from lance_stream.table.changes.row_counts import ChangedRowCounts
 from tests.histories.life import STAMPS, Life, Line, plain_rows
-from tests.histories.model import KEY, Column, State
+from tests.histories.model import KEY, LENGTH_OF_VECTORS, LISTS, NUMBERS, Column, State
 from tests.histories.steps import Choices, DoesNotFit, check
 
 Change = dict[str, Any]
@@ -86,18 +86,20 @@ def column_at(line: Line, version: int, column: Column) -> Column | None:
     return same[0] if same and is_convertible(same[0].kind, column.kind) else None
 
 
-NUMBERS = {"int32", "int64", "float32", "float64"}
-
-
 def is_convertible(old: str, new: str) -> bool:
-    """Return whether a feed converts values of one kind to another: numbers, whole and small."""
-    return old == new or (old in NUMBERS and new in NUMBERS)
+    """Return whether a feed converts values of one kind to another: small whole numbers, lists."""
+    return old == new or {old, new} <= NUMBERS or {old, new} <= LISTS
 
 
 def convert(value: Any, kind: str) -> Any:
-    if value is None or kind not in NUMBERS:
-        return value
-    return float(value) if kind.startswith("float") else int(value)
+    if value is None:
+        return None
+    if kind in LISTS:
+        values = [convert(item, "int64" if kind == "list" else "float32") for item in value]
+        return values if kind == "list" or len(values) == LENGTH_OF_VECTORS else None
+    if kind in NUMBERS:
+        return float(value) if kind.startswith("float") else int(value)
+    return value
 
 
 def under(line: Line, version: int, through: int) -> Rows:
