@@ -323,6 +323,8 @@ class Line:
         at = dice.choice([0, dice.randrange(1, 40)])
         if rival == "replace":  # right before the commit nobody could notice it
             at = max(at, 1)
+            if details[0] != "new" and "append" not in rivals:  # a copy may be the very table
+                details[1].clear()
         return ["beaten", rival, details, writer, at]
 
     def draw_rival_writer(self, rival: str, dice: random.Random) -> str:

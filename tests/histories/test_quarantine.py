@@ -46,3 +46,19 @@ def test_branches_and_clones_quarantine_separately(begins: str, is_inherited: bo
     if outcome.error is not None:
         raise outcome.error
     assert (outcome.counts["quarantined_batch"], outcome.counts["replay_quarantined"]) == (3, 3)
+
+
+def test_batches_of_unknown_history_are_refused() -> None:
+    """After a restore by pylance and a cleanup, it is unknown whether they were committed."""
+    rows = {0: {"a": 0}}
+    steps = [
+        step("create", file_version="2.1", columns=[["a", "int64"]], rows=rows, way="rows"),
+        batch(1, 2, stream="q t:main", times=1, attempts=[1, False]),
+        step("delete", where=[1], by=["we"]),
+        step("restore", version=2, by=["pylance"]),
+        step("cleanup", retain=1, by="we", watched=[]),
+        batch(3, 4, times=1, attempts=[1, False]),
+    ]
+    outcome = replay(steps)
+    assert outcome.error is None
+    assert outcome.counts["quarantined_batch"] == outcome.counts["unfit quarantined_batch"] == 1
