@@ -224,7 +224,7 @@ def test_maps_show_entries_under_other_types(tmp_path: Path) -> None:
 def test_items_belong_to_lists_forever(
     tmp_path: Path, kind: pa.DataType, value: Any, between: pa.DataType
 ) -> None:
-    """A column without items between two of a list's kind does not take their values."""
+    """A version in which the column has no items does not hide the older ones."""
     uri = uri_of(tmp_path)
     rows = [{"x": value}, {"x": None}]
     create_table(uri, *rows, schema=pa.schema({"x": kind}), version="2.2")

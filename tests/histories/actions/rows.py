@@ -353,7 +353,7 @@ def move_keys(life: Life, choose: Choices) -> None:
 
 @action(weight=1)
 def overwrite(life: Life, choose: Choices) -> None:
-    """Replaces all rows: of the same columns, of other metadata, of other kinds, or other ones."""
+    """Replaces all rows. The columns stay, get other metadata or kinds, or are other ones."""
     line = life.line(choose)
     now = line.now
     columns = choose(
